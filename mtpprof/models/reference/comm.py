@@ -47,7 +47,7 @@ class Backend(Protocol):
         """Name of what will run for this call, e.g. `shm_oneshot`, `gloo`, `nccl`."""
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """Sum over the ranks; accumulates in fp32 at least and rounds once to the tensor's dtype."""
+        """Sum over the ranks, in a new tensor, to the same bits on every rank."""
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor, in rank order."""

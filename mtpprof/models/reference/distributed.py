@@ -1,0 +1,180 @@
+"""Collectives through `torch.distributed`: gloo on CPU and across hosts, NCCL on CUDA.
+
+On CUDA the fused all-reduce + residual + RMSNorm is FlashInfer's where it can be imported and takes the tensor; otherwise there is
+none, the caller falls back to separate kernels and the trace says so. NCCL and FlashInfer paths: not run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from mtpprof.models.traffic import Kind
+
+
+class GlooBackend:
+    """`Backend` over a gloo process group. Sums in the tensor's own dtype, as gloo does."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+
+    def implementation(self, kind: Kind, tensor: Tensor) -> str:
+        """See `Backend`."""
+        return "gloo"
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """See `Backend`."""
+        out = tensor.clone()
+        dist.all_reduce(out, group=self.group)
+        return out
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """See `Backend`."""
+        out = torch.empty((self.size, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
+        dist.all_gather(list(out.unbind(0)), tensor, group=self.group)
+        return list(out.unbind(0))
+
+    def fused_norm_implementation(self, tensor: Tensor) -> str | None:
+        """See `Backend`: gloo has no fused kernel."""
+        return None
+
+    def all_reduce_residual_norm(
+        self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """Never called, since `fused_norm_implementation` offers none.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("gloo has no fused all-reduce")
+
+    def close(self) -> None:
+        """See `Backend`: the process group belongs to the caller."""
+
+
+class NcclBackend:
+    """`Backend` over an NCCL process group, with FlashInfer's fused kernel where it applies. Not run on a GPU."""
+
+    def __init__(
+        self, group: dist.ProcessGroup, *, max_rows: int, hidden_size: int, dtype: torch.dtype
+    ) -> None:
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self._fusion = _FlashInferFusion.create(group, max_rows, hidden_size, dtype)
+
+    def implementation(self, kind: Kind, tensor: Tensor) -> str:
+        """See `Backend`."""
+        return "nccl"
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """See `Backend`."""
+        out = tensor.clone()
+        dist.all_reduce(out, group=self.group)
+        return out
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """See `Backend`."""
+        out = torch.empty((self.size, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
+        dist.all_gather_into_tensor(out, tensor, group=self.group)
+        return list(out.unbind(0))
+
+    def fused_norm_implementation(self, tensor: Tensor) -> str | None:
+        """See `Backend`."""
+        if self._fusion is not None and self._fusion.accepts(tensor):
+            return "flashinfer_fused"
+        return None
+
+    def all_reduce_residual_norm(
+        self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `Backend`."""
+        assert self._fusion is not None, "fused_norm_implementation is asked first"
+        return self._fusion(tensor, residual, weight, eps)
+
+    def close(self) -> None:
+        """See `Backend`."""
+        if self._fusion is not None:
+            self._fusion.close()
+            self._fusion = None
+
+
+class _FlashInferFusion:
+    """FlashInfer's all-reduce + residual + RMSNorm (`flashinfer.comm.allreduce_fusion`) and its workspace."""
+
+    def __init__(self, comm: Any, workspace: Any, max_rows: int, hidden_size: int, size: int) -> None:
+        self._comm = comm
+        self._workspace = workspace
+        self._max_rows = max_rows
+        self._hidden_size = hidden_size
+        self._size = size
+
+    @classmethod
+    def create(
+        cls, group: dist.ProcessGroup, max_rows: int, hidden_size: int, dtype: torch.dtype
+    ) -> _FlashInferFusion | None:
+        """The fusion, or None unless every rank could set it up: ranks that chose differently would deadlock."""
+        built = cls._try_create(group, max_rows, hidden_size, dtype)
+        everywhere = torch.tensor(int(built is not None), device="cuda")
+        dist.all_reduce(everywhere, op=dist.ReduceOp.MIN, group=group)
+        if built is not None and not int(everywhere):
+            built.close()
+            return None
+        return built
+
+    @classmethod
+    def _try_create(
+        cls, group: dist.ProcessGroup, max_rows: int, hidden_size: int, dtype: torch.dtype
+    ) -> _FlashInferFusion | None:
+        if dtype not in (torch.bfloat16, torch.float16):
+            return None
+        try:
+            import flashinfer.comm as comm
+            from flashinfer.comm.mnnvl import TorchDistBackend
+        except ImportError:
+            return None
+        size = dist.get_world_size(group)
+        try:
+            workspace = comm.create_allreduce_fusion_workspace(
+                backend="auto",
+                world_size=size,
+                rank=dist.get_rank(group),
+                max_token_num=max_rows,
+                hidden_dim=hidden_size,
+                dtype=dtype,
+                comm_backend=TorchDistBackend(group=group),
+            )
+        except (RuntimeError, ValueError):  # no NVLink peer access, unsupported device or TP size
+            return None
+        return cls(comm, workspace, max_rows, hidden_size, size)
+
+    def accepts(self, tensor: Tensor) -> bool:
+        if tensor.dim() != 2 or tensor.shape[0] > self._max_rows or tensor.shape[1] != self._hidden_size:
+            return False
+        enough = self._workspace.is_buffer_size_sufficient(
+            tp_size=self._size, num_tokens=tensor.shape[0], hidden_dim=tensor.shape[1], dtype=tensor.dtype
+        )
+        return bool(enough)
+
+    def __call__(self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        normed, new_residual = torch.empty_like(tensor), torch.empty_like(tensor)
+        self._comm.allreduce_fusion(
+            input=tensor,
+            workspace=self._workspace,
+            pattern=self._comm.AllReduceFusionPattern.kARResidualRMSNorm,
+            residual_in=residual,
+            residual_out=new_residual,
+            norm_out=normed,
+            rms_gamma=weight,
+            rms_eps=eps,
+            fp32_acc=True,
+        )
+        return normed, new_residual
+
+    def close(self) -> None:
+        self._workspace.destroy()
