@@ -117,6 +117,8 @@ class MoeSpec:
     latent_bias: bool = False
     latent_quantization: str | None = None
     """Quantization of the latent output projection itself, e.g. `fp8`; None: unquantized, whatever the model's is."""
+    latent_quantized_layers: tuple[str, ...] = ()
+    """Where only some layers' output projections are quantized: their paths, e.g. `layers.3` or `mtp.layers.1`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +176,21 @@ class ModelSpec:
     def block_path(self, index: int, prefix: str = "") -> str:
         """Where block `index` of a block string sits, e.g. `layers.3`; `prefix` is `mtp.` for the draft module."""
         return f"{prefix}layers.{index // self.blocks_per_layer}"
+
+    def latent_sum_commutes(self, path: str) -> bool:
+        """Whether the latent MoE layer at `path` may project partial sums: its transform is linear and exact on them.
+
+        Asked of the layer, since a quantized model can leave this one projection unquantized, and the reverse.
+        """
+        moe = self.moe
+        return (
+            moe is not None
+            and moe.latent_size is not None
+            and not moe.latent_norm
+            and not moe.latent_bias
+            and moe.latent_quantization is None
+            and path not in moe.latent_quantized_layers
+        )
 
     def sharded_dimensions(self, tp: int) -> Iterator[tuple[str, int]]:
         """Every dimension that tensor parallelism divides, with the name a user knows it by."""
