@@ -5,7 +5,7 @@ slots. A rank that raises flag *s* has finished reading the slots of call *s - 1
 barrier. Ranks add the slots in rank order, hence to the same bits.
 
 The flags are plain stores and loads from Python. That is sound only where stores become visible in program order (x86-64);
-`available()` says no elsewhere, and gloo is used. Waiting yields the core, since ranks can outnumber cores.
+`shm_limits.available()` says no elsewhere, and gloo is used. Waiting yields the core, since ranks can outnumber cores.
 
 The segment is unlinked as soon as every rank has mapped it: whatever kills the ranks afterwards, nothing is left behind.
 """
@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import platform
-import sys
 import time
 from pathlib import Path
 
@@ -24,26 +22,11 @@ from torch import Tensor
 
 from mtpprof.errors import MissingEnvironmentError, RunError
 from mtpprof.models.reference.norm import rms_norm
+from mtpprof.models.reference.shm_limits import FLAG_BYTES, SHM_DIR, segment_bytes, slot_bytes
 from mtpprof.models.traffic import Kind
 
-SHM_DIR = Path("/dev/shm")
-FLAG_BYTES = 64  # one cache line a rank, so that waiting ranks do not share lines
 SPINS_PER_CLOCK_READ = 256
 BLOCK_BYTES = 128 * 1024  # of partial sums handled at once by the fused form; stays in a core's L2 cache
-
-
-def available() -> bool:
-    """Whether this platform has POSIX shared memory files and total store order."""
-    return sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64") and SHM_DIR.is_dir()
-
-
-def segment_bytes(ranks: int, capacity_bytes: int) -> int:
-    """Size of the segment for `ranks` ranks whose largest tensor has `capacity_bytes`."""
-    return ranks * FLAG_BYTES + 2 * ranks * _slot_bytes(capacity_bytes)
-
-
-def _slot_bytes(capacity_bytes: int) -> int:
-    return -(-capacity_bytes // FLAG_BYTES) * FLAG_BYTES
 
 
 def create_segment(name: str, ranks: int, capacity_bytes: int) -> Path:
@@ -76,7 +59,7 @@ class SharedMemoryBackend:
         self.rank = rank
         self.size = size
         self._timeout_s = timeout_s
-        self._slot_bytes = _slot_bytes(capacity_bytes)
+        self._slot_bytes = slot_bytes(capacity_bytes)
         fd = os.open(path, os.O_RDWR)
         try:
             self._map = mmap.mmap(fd, segment_bytes(size, capacity_bytes))

@@ -1,0 +1,63 @@
+"""The reference engine, seen from the parent: checks the machine and names the launcher's command. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mtpprof.errors import MissingEnvironmentError, UsageError
+from mtpprof.profilers import machine, preflight, sizes
+from mtpprof.profilers.engines.base import Command, Nodes
+from mtpprof.rundir import RunDirectory, RunRecord
+
+
+class ReferenceEngine:
+    """`Engine` over mtpprof's own tensor-parallel models."""
+
+    name = "reference"
+
+    def preflight(self, run: RunRecord, directory: RunDirectory, nodes: Nodes) -> None:
+        """See `Engine`."""
+        from mtpprof.models.reference import shm_limits
+
+        preflight.check_torch()
+        tp = run.cases[0].tp
+        if tp % nodes.count:
+            raise UsageError(
+                f"--tp {tp} cannot be spread evenly over --nnodes {nodes.count}; choose a multiple."
+            )
+        if nodes.count > 1 or nodes.endpoint:
+            preflight.check_endpoint(nodes.endpoint, is_host=nodes.rank == 0)
+        local = tp // nodes.count
+        if run.device == "cuda" and len(machine.gpu_names()) < local:
+            raise MissingEnvironmentError(
+                f"--device cuda: {local} GPUs are needed on this host and {len(machine.gpu_names())} are visible; "
+                f"use a smaller --tp or --device cpu."
+            )
+        preflight.check_writable(directory.root, sizes.run_directory_bytes(run))
+        if run.transport == "shm" and tp > 1:
+            if not shm_limits.available():
+                raise MissingEnvironmentError(
+                    "--transport shm needs Linux on x86-64 with /dev/shm; use --transport gloo."
+                )
+            needed = shm_limits.segment_bytes(tp, sizes.largest_tensor_bytes(run))
+            preflight.check_shared_memory(shm_limits.SHM_DIR, needed)
+
+    def command(self, run: RunRecord, directory: RunDirectory, nodes: Nodes) -> Command:
+        """See `Engine`."""
+        environment = dict(os.environ)
+        # Workers share the cores; torch's own thread pools would multiply them.
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        return Command(
+            argv=(
+                sys.executable,
+                "-m",
+                "mtpprof.profilers.engines.launcher",
+                str(directory.root),
+                str(nodes.count),
+                str(nodes.rank),
+                nodes.endpoint,
+            ),
+            environment=environment,
+            shared_memory_prefix=sizes.segment_prefix(run) if run.transport == "shm" else "",
+        )

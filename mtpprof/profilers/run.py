@@ -1,0 +1,263 @@
+"""A run, from request to finished run directory: choose the engine, write the plan down, supervise, mark how it ended."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from mtpprof import __version__
+from mtpprof.errors import (
+    InputError,
+    InterruptedRunError,
+    MissingEnvironmentError,
+    MtpprofError,
+    RunError,
+    UsageError,
+)
+from mtpprof.models.reference import shm_limits
+from mtpprof.profilers import machine
+from mtpprof.profilers.engines.base import Engine, Nodes
+from mtpprof.profilers.engines.reference import ReferenceEngine
+from mtpprof.profilers.experiment import remaining
+from mtpprof.profilers.plan import Case, PlanOptions, make_cases
+from mtpprof.profilers.supervise import OnEvent, supervise
+from mtpprof.rundir import RUN_FILE, SCHEMA_VERSION, ArmRecord, CaseRecord, RunDirectory, RunRecord
+
+DEFAULT_ROOT = Path("runs")
+ENGINES: dict[str, Callable[[], Engine]] = {"reference": ReferenceEngine}
+"""Registry of engines: a new one is a row here."""
+
+Transport = Literal["auto", "shm", "gloo", "nccl"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Everything a user can ask of `run`."""
+
+    plan: PlanOptions
+    engine: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    transport: Transport = "auto"
+    steps: int = 10
+    warmup: int = 3
+    profile_steps: int = 4
+    acceptance_length: float | None = None
+    """Target of the seeded synthetic acceptance; None: greedy acceptance of what the model says."""
+    timeout_s: float = 120.0
+    out: Path | None = None
+    name: str | None = None
+    nodes: Nodes = field(default_factory=Nodes)
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which engine on which device, and why."""
+
+    engine: str
+    device: str
+    reason: str
+
+
+def choose_engine(engine: str, device: str, tp: int, nodes: Nodes) -> Choice:
+    """Resolve `--engine auto` and `--device auto`.
+
+    Raises:
+        UsageError: no such engine.
+        MissingEnvironmentError: CUDA is asked for and there are too few devices.
+    """
+    if engine not in ("auto", *ENGINES):
+        raise UsageError(f"--engine {engine}: no such engine; choose from auto, {', '.join(ENGINES)}.")
+    gpus = machine.gpu_names() if device != "cpu" else []
+    needed = -(-tp // nodes.count)
+    if device == "cuda" and len(gpus) < needed:
+        raise MissingEnvironmentError(
+            f"--device cuda: --tp {tp} needs {needed} GPUs on this host and {len(gpus)} are visible; use --device cpu."
+        )
+    on_cuda = device != "cpu" and len(gpus) >= needed
+    where = "cuda" if on_cuda else "cpu"
+    if device == "cpu":
+        why = "the CPU was asked for"
+    elif on_cuda:
+        why = f"{len(gpus)} CUDA devices for {needed} ranks on this host"
+    elif gpus:
+        why = f"only {len(gpus)} CUDA devices for {needed} ranks on this host"
+    else:
+        why = "no CUDA device is visible"
+    return Choice("reference", where, why)
+
+
+def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
+    """Check the request and write the plan down; nothing has started when this returns.
+
+    Raises:
+        MtpprofError: the request cannot be carried out.
+    """
+    for name, value, least in (
+        ("--steps", options.steps, 1),
+        ("--warmup", options.warmup, 0),
+        ("--profile-steps", options.profile_steps, 1),
+        ("--timeout", options.timeout_s, 1),
+    ):
+        if value < least:
+            raise UsageError(f"{name} {value:g}: must be {least} or more.")
+    choice = choose_engine(options.engine, options.device, options.plan.tp, options.nodes)
+    cases = make_cases(replace(options.plan, on_cuda=choice.device == "cuda"))
+    _check_acceptance(options.acceptance_length, cases)
+    created = datetime.now(UTC)
+    name = options.name or "-".join(dict.fromkeys(case.spec.name for case in cases))
+    directory = RunDirectory(_run_folder(options, created, name).absolute())
+    run = RunRecord(
+        schema_version=SCHEMA_VERSION,
+        id=secrets.token_hex(4),
+        name=name,
+        mtpprof_version=__version__,
+        created_utc=created.isoformat(timespec="seconds"),
+        argv=list(options.argv),
+        status="running",
+        engine=choice.engine,
+        engine_reason=choice.reason,
+        device=choice.device,
+        transport=_transport(options.transport, choice.device, options.nodes),
+        seed=options.plan.seed,
+        steps=options.steps,
+        warmup=options.warmup,
+        rounds=options.plan.rounds,
+        profile_steps=options.profile_steps,
+        timeout_s=options.timeout_s,
+        acceptance_length=options.acceptance_length,
+        machine=machine.describe_machine(),
+        versions=machine.package_versions(),
+        cases=[_case_record(case) for case in cases],
+    )
+    ENGINES[run.engine]().preflight(run, directory, options.nodes)
+    return run, directory
+
+
+def resume_run(folder: Path, nodes: Nodes) -> tuple[RunRecord, RunDirectory]:
+    """Take up a run that did not finish.
+
+    Raises:
+        InputError: not a run directory.
+        MtpprofError: the machine no longer has what it needs.
+    """
+    directory = RunDirectory(folder.absolute())
+    run = msgspec.structs.replace(directory.run(), status="running", error=None, id=secrets.token_hex(4))
+    if run.engine not in ENGINES:
+        raise InputError(f"{folder}: made by the engine {run.engine!r}, which this mtpprof does not have.")
+    ENGINES[run.engine]().preflight(run, directory, nodes)
+    return run, directory
+
+
+def carry_out(run: RunRecord, directory: RunDirectory, nodes: Nodes, on_event: OnEvent) -> RunRecord:
+    """Run what is left of `run` to its end and mark how it ended.
+
+    Returns:
+        The record as written last, with its final status.
+
+    Raises:
+        MtpprofError: why it did not finish; what had finished is in the directory, and the record says so.
+    """
+    writes = nodes.rank == 0
+    try:
+        if writes:
+            directory.write_run(run)
+        else:
+            _wait_for_plan(directory, run.timeout_s)
+        if any(remaining(case, directory).count for case in run.cases):
+            engine = ENGINES[run.engine]()
+            supervise(engine.command(run, directory, nodes), run, directory, on_event)
+    except MtpprofError as error:
+        status: Literal["interrupted", "failed"] = (
+            "interrupted" if isinstance(error, InterruptedRunError) else "failed"
+        )
+        if writes:
+            _mark(directory, msgspec.structs.replace(run, status=status, error=str(error)))
+        raise
+    except OSError as error:
+        raise MissingEnvironmentError(
+            f"{directory.root}: cannot write there ({error.strerror}); choose another directory with --out."
+        ) from error
+    run = msgspec.structs.replace(run, status="complete")
+    if writes:
+        directory.write_run(run)
+    return run
+
+
+def _wait_for_plan(directory: RunDirectory, timeout_s: float) -> None:
+    """On every host but the first: wait until the first one has written the plan into the shared directory."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (directory.root / RUN_FILE).exists():
+        if time.monotonic() > deadline_s:
+            raise RunError(
+                f"{directory.root}: no {RUN_FILE} from the host with --node-rank 0 within {timeout_s:g} s; "
+                f"is the directory shared by all hosts?"
+            )
+        time.sleep(0.2)
+
+
+def _mark(directory: RunDirectory, run: RunRecord) -> None:
+    """Write the final status if the disk still takes it; the error that led here matters more than a second one."""
+    try:
+        directory.write_run(run)
+    except OSError:
+        return
+
+
+def _transport(asked: Transport, device: str, nodes: Nodes) -> str:
+    if asked != "auto":
+        if (asked == "nccl") != (device == "cuda"):
+            raise UsageError(f"--transport {asked} does not work on --device {device}.")
+        return asked
+    if device == "cuda":
+        return "nccl"
+    return "shm" if nodes.count == 1 and shm_limits.available() else "gloo"
+
+
+def _run_folder(options: RunOptions, created: datetime, name: str) -> Path:
+    if options.nodes.count > 1 and options.out is None:
+        raise UsageError("--nnodes: give --out, a directory that all hosts share, the same on every host.")
+    if options.out is not None:
+        if (options.out / RUN_FILE).exists() and options.nodes.rank == 0:
+            raise UsageError(
+                f"--out {options.out}: holds a run already; choose another, or go on with --resume."
+            )
+        return options.out
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "run"
+    return DEFAULT_ROOT / f"{created:%Y%m%dT%H%M%SZ}-{safe}"
+
+
+def _check_acceptance(length: float | None, cases: tuple[Case, ...]) -> None:
+    if length is None:
+        return
+    longest = max(case.workload.draft_tokens for case in cases) + 1
+    if not 1.0 <= length <= longest:
+        raise UsageError(
+            f"--acceptance-length {length:g}: must lie between 1 and draft tokens + 1 ({longest})."
+        )
+
+
+def _case_record(case: Case) -> CaseRecord:
+    workload = case.workload
+    return CaseRecord(
+        id=case.id,
+        model=msgspec.to_builtins(case.spec),
+        tp=workload.tp,
+        concurrency=workload.concurrency,
+        draft_tokens=workload.draft_tokens,
+        dtype=workload.dtype,
+        prompt_len=case.prompt_len,
+        arms=[
+            ArmRecord(name=arm.name, enabled=sorted(arm.enabled), repeats=arm.repeats) for arm in case.arms
+        ],
+        not_applicable=case.not_applicable,
+        order=[list(names) for names in case.order],
+    )

@@ -1,0 +1,132 @@
+"""Runs an engine's process to its end, whatever the end is: follows its events, watches it, stops it, cleans up after it.
+
+Whoever calls gets either a normal return or one sentence about what failed; afterwards no process and no shared-memory segment of the
+run is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from mtpprof.errors import InterruptedRunError, MtpprofError, RunError
+from mtpprof.profilers import lifetime, watchdog
+from mtpprof.profilers.engines.base import Command
+from mtpprof.rundir import EventFollower, RunDirectory, RunRecord
+
+POLL_S = 0.1
+STOP_GRACE_S = 3.0
+STALL_MARGIN_S = 30.0
+"""Workers' own watchdogs come first; this one is for a launcher that hangs."""
+LOG_TAIL_BYTES = 8_192
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+def supervise(command: Command, run: RunRecord, directory: RunDirectory, on_event: OnEvent) -> None:
+    """Start `command`, pass on the run's new events until it ends.
+
+    Raises:
+        RunError: it failed, or hung.
+        InterruptedRunError: SIGINT or SIGTERM arrived.
+        MissingEnvironmentError: the engine could not be started.
+    """
+    follower = EventFollower(directory, from_end=True)
+    directory.launcher_log.parent.mkdir(parents=True, exist_ok=True)
+    failure: dict[str, Any] | None = None
+    with directory.launcher_log.open("ab") as log, _signals_interrupt():
+        process = subprocess.Popen(
+            command.argv,
+            env=command.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            last_s = time.monotonic()
+            while True:
+                ended = process.poll() is not None
+                for event in follower.new():
+                    last_s = time.monotonic()
+                    if event.get("event") == "worker_failed":
+                        failure = event
+                    on_event(event)
+                if ended:
+                    break
+                if time.monotonic() - last_s > run.timeout_s + STALL_MARGIN_S:
+                    raise RunError(
+                        f"{directory.root}: no progress for {run.timeout_s + STALL_MARGIN_S:.0f} s; the run was ended. "
+                        f"See {directory.launcher_log}, or raise --timeout."
+                    )
+                time.sleep(POLL_S)
+        except KeyboardInterrupt:
+            raise InterruptedRunError("interrupted") from None
+        finally:
+            lifetime.end_group(process, STOP_GRACE_S)
+            lifetime.remove_segments(command.shared_memory_prefix)
+    if process.returncode or failure:
+        raise describe_failure(failure, directory, process.returncode)
+
+
+def describe_failure(
+    failure: dict[str, Any] | None, directory: RunDirectory, returncode: int
+) -> MtpprofError:
+    """One sentence on why the engine's process ended, from the launcher's report and the logs."""
+    if failure is None:
+        tail = last_line(directory.launcher_log)
+        return RunError(
+            f"the launcher ended with status {returncode} ({tail}); see {directory.launcher_log}."
+        )
+    rank, log = int(failure["rank"]), directory.log(int(failure["rank"]))
+    message = str(failure.get("message") or "")
+    name, _, text = message.partition(": ")
+    if failure.get("signal"):
+        reason = f"was killed by {failure['signal']}"
+    elif watchdog.MARK in _tail(log):
+        reason = "made no progress within --timeout and was ended, its stack is in its log"
+    elif name in ("RunError", "MissingEnvironmentError", "UsageError", "InputError"):
+        return RunError(text)
+    elif "No space left on device" in message:
+        reason = f"could not write its results: no space left on the device of {directory.root}"
+    elif message and "error-file: <N/A>" not in message:
+        reason = f"failed with {message.splitlines()[0]}"
+    else:
+        reason = f"ended with status {failure.get('exit_code')} ({last_line(log)})"
+    return RunError(f"rank {rank} {reason}; see {log}.")
+
+
+def last_line(path: Path) -> str:
+    """Last non-empty line of a log, shortened; what to show where nothing better is known."""
+    lines = [line.strip() for line in _tail(path).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "its log is empty"
+
+
+def _tail(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with path.open("rb") as stream:
+        stream.seek(0, 2)
+        stream.seek(max(0, stream.tell() - LOG_TAIL_BYTES))
+        return stream.read().decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a run in the same orderly way as Ctrl-C."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

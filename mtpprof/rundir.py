@@ -1,0 +1,261 @@
+"""The run directory: the one place where the side that runs and the side that reads meet.
+
+    <run>/run.json                            what was asked, versions, machine, plan, status
+          events.jsonl                        progress, appended as it happens; whoever watches a run follows this file
+          logs/rank<r>.log, launcher.log      what the workers and the launcher printed
+          <case>/<arm>/timing.json            per round, per rank, per step, integer ns, no profiler
+          <case>/<arm>/outputs.json           tokens and accepted counts, per round
+          <case>/<arm>/rank<r>.pt.trace.json.gz
+          report.json                         the answer
+
+Every JSON file carries `schema_version`, is written under a temporary name and then renamed, so that a reader sees a whole file
+or none. Timing and outputs grow by one round at a time: a run that dies keeps every visit it had finished.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from mtpprof.errors import InputError
+
+SCHEMA_VERSION = 1
+RUN_FILE = "run.json"
+EVENTS_FILE = "events.jsonl"
+REPORT_FILE = "report.json"
+TIMING_FILE = "timing.json"
+OUTPUTS_FILE = "outputs.json"
+LOGS = "logs"
+MAX_JSON_BYTES = 256 * 1024 * 1024
+
+Status = Literal["running", "complete", "interrupted", "failed"]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what is stored: immutable, unknown fields of newer versions are ignored."""
+
+
+class ArmRecord(Record, frozen=True, kw_only=True):
+    """One setting of all switches within a case."""
+
+    name: str
+    enabled: list[str]
+    repeats: str | None = None
+    """The arm that this one repeats for the A/A noise floor; None: an arm of its own."""
+
+
+class CaseRecord(Record, frozen=True, kw_only=True):
+    """Model × TP × concurrency × draft length × dtype: what arms are compared within."""
+
+    id: str
+    model: dict[str, Any]
+    """`ModelSpec` as plain values."""
+    tp: int
+    concurrency: int
+    draft_tokens: int
+    dtype: str
+    prompt_len: int
+    arms: list[ArmRecord]
+    not_applicable: dict[str, str]
+    """Optimizations that this case cannot use, each with the reason."""
+    order: list[list[str]]
+    """Arm names in the order visited, one list a round."""
+
+
+class RunRecord(Record, frozen=True, kw_only=True):
+    """What was asked for, and how it stands."""
+
+    schema_version: int
+    id: str
+    name: str
+    mtpprof_version: str
+    created_utc: str
+    argv: list[str]
+    status: Status
+    engine: str
+    engine_reason: str
+    device: str
+    transport: str
+    seed: int
+    steps: int
+    warmup: int
+    rounds: int
+    profile_steps: int
+    timeout_s: float
+    acceptance_length: float | None
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    cases: list[CaseRecord]
+    error: str | None = None
+    """Why a run is `failed` or `interrupted`."""
+
+
+class RoundTiming(Record, frozen=True, kw_only=True):
+    """One timed window of an arm, without profiler."""
+
+    round: int
+    position: int
+    """Place of this visit in the order of all visits of its case."""
+    step_ns: list[list[int]]
+    """Duration of each step, `[rank][step]`."""
+
+
+class TimingRecord(Record, frozen=True, kw_only=True):
+    """Every timed window of an arm."""
+
+    schema_version: int
+    rounds: list[RoundTiming]
+    profiled_step_ns: list[list[int]] = []
+    """Steps of the profiled window, `[rank][step]`, to show what the profiler costs."""
+
+
+class RoundOutputs(Record, frozen=True, kw_only=True):
+    """What the model produced in one timed window."""
+
+    round: int
+    tokens: list[list[int]]
+    """Tokens of each sequence, in order."""
+    accepted: list[list[int]]
+    """Tokens that each step gave each sequence, `[step][sequence]`: accepted drafts + 1."""
+
+
+class OutputsRecord(Record, frozen=True, kw_only=True):
+    """Outputs of every round of an arm."""
+
+    schema_version: int
+    rounds: list[RoundOutputs]
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+class RunDirectory:
+    """Paths of a run, and reading and writing of its files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def arm(self, case: str, arm: str) -> Path:
+        """Folder of one arm of one case."""
+        return self.root / case / arm
+
+    def trace(self, case: str, arm: str, rank: int) -> Path:
+        """Torch-profiler trace of one rank."""
+        return self.arm(case, arm) / f"rank{rank}.pt.trace.json.gz"
+
+    def log(self, rank: int) -> Path:
+        """What one rank printed."""
+        return self.root / LOGS / f"rank{rank}.log"
+
+    @property
+    def launcher_log(self) -> Path:
+        """What the launcher printed."""
+        return self.root / LOGS / "launcher.log"
+
+    def has_traces(self, case: str, arm: str, ranks: int) -> bool:
+        """Whether every rank's trace of an arm is there."""
+        return all(self.trace(case, arm, rank).is_file() for rank in range(ranks))
+
+    def run(self) -> RunRecord:
+        """The run's own record.
+
+        Raises:
+            InputError: missing, damaged, or written by a newer mtpprof.
+        """
+        return self._read(self.root / RUN_FILE, RunRecord)
+
+    def timing(self, case: str, arm: str) -> TimingRecord | None:
+        """Timed windows of an arm; None: it has none yet."""
+        path = self.arm(case, arm) / TIMING_FILE
+        return self._read(path, TimingRecord) if path.exists() else None
+
+    def outputs(self, case: str, arm: str) -> OutputsRecord | None:
+        """Outputs of an arm; None: it has none yet."""
+        path = self.arm(case, arm) / OUTPUTS_FILE
+        return self._read(path, OutputsRecord) if path.exists() else None
+
+    def write(self, path: Path, record: Record | dict[str, Any]) -> None:
+        """Write a record as JSON under a temporary name, then rename.
+
+        Raises:
+            OSError: the directory is not writable or full.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def write_run(self, record: RunRecord) -> None:
+        """Write run.json."""
+        self.write(self.root / RUN_FILE, record)
+
+    def append_event(self, event: str, **fields: Any) -> None:
+        """Append one line to events.jsonl; lines of several processes do not mix (one `write` with O_APPEND)."""
+        line = msgspec.json.encode({"t_ns": time.time_ns(), "event": event, **fields}) + b"\n"
+        fd = os.open(self.root / EVENTS_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(fd, line)
+        finally:
+            os.close(fd)
+
+    def _read(self, path: Path, kind: type[RecordT]) -> RecordT:
+        try:
+            size = path.stat().st_size
+            if size > MAX_JSON_BYTES:
+                raise InputError(
+                    f"{path}: {size} bytes is too large for a file of a run directory; is it one?"
+                )
+            data = path.read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"{path}: {error.strerror}; give the directory of a run made by `mtpprof run`."
+            ) from error
+        try:
+            version = msgspec.json.decode(data, type=_Versioned).schema_version
+            if version > SCHEMA_VERSION:
+                raise InputError(
+                    f"{path}: written in format {version} by a newer mtpprof (this one reads up to {SCHEMA_VERSION}); "
+                    f"update mtpprof."
+                )
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise InputError(
+                f"{path}: not readable as {kind.__name__} ({error}); the file is damaged, run again."
+            ) from error
+
+
+class EventFollower:
+    """Reads the events of a run as they are appended, by this process or another."""
+
+    def __init__(self, directory: RunDirectory, *, from_end: bool = False) -> None:
+        self._path = directory.root / EVENTS_FILE
+        self._offset = self._path.stat().st_size if from_end and self._path.exists() else 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """Whole events since the last call; a line still being written waits, a damaged one is passed over."""
+        events = []
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                for line in stream:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._offset += len(line)
+                    try:
+                        events.append(msgspec.json.decode(line, type=dict[str, Any]))
+                    except msgspec.DecodeError:
+                        continue
+        except FileNotFoundError:
+            return []
+        return events
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int
