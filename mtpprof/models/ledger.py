@@ -51,6 +51,17 @@ def is_draft_phase(phase: str) -> bool:
     return phase.startswith(f"{DRAFT}[")
 
 
+def moe_paths(spec: ModelSpec) -> list[str]:
+    """Paths of the MoE layers of the target and of the draft module, e.g. `layers.3` and `mtp.layers.1`."""
+    draft = spec.mtp.blocks if spec.mtp else ""
+    return [
+        spec.block_path(index, prefix)
+        for prefix, blocks in (("", spec.blocks), (MTP_PREFIX, draft))
+        for index, block in enumerate(blocks)
+        if block == "E"
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What a model is run with, as far as its collectives depend on it.

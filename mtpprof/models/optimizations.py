@@ -24,6 +24,7 @@ from mtpprof.models.ledger import (
     Workload,
     base_ledger,
     is_draft_phase,
+    moe_paths,
     prefill_ledger,
 )
 from mtpprof.models.spec import ModelSpec
@@ -188,12 +189,7 @@ def _commutative_eligible(spec: ModelSpec, workload: Workload) -> Eligibility:
     moe = spec.moe
     if moe is None or moe.latent_size is None:
         return Eligibility(ok=False, reason=f"{spec.title} has no latent width around its experts")
-    layers = [
-        spec.block_path(index, prefix)
-        for prefix, blocks in (("", spec.blocks), (MTP_PREFIX, spec.mtp.blocks if spec.mtp else ""))
-        for index, block in enumerate(blocks)
-        if block == "E"
-    ]
+    layers = moe_paths(spec)
     commuting = sum(map(spec.latent_sum_commutes, layers))
     notes = []
     if commuting < len(layers):

@@ -263,16 +263,18 @@ def load_preset(name: str, scale: Scale, *, layers: int | None = None, vocab: in
 
 
 def find_preset(name: str) -> ModelSpec:
-    """The preset of this name, at full size.
+    """The preset of this name, in any case of letters, at full size.
 
     Raises:
         UsageError: there is none; the sentence lists the known ones.
     """
-    if name in PRESETS:
-        return PRESETS[name]
+    if name.lower() in PRESETS:
+        return PRESETS[name.lower()]
     close = get_close_matches(name.lower(), PRESETS, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise UsageError(f"model {name!r} is not known; {hint}Known: {', '.join(PRESETS)}.")
+    raise UsageError(
+        f"model {name!r} is not known; {hint}Known: {', '.join(PRESETS)}, and the path of a config.json or its folder."
+    )
 
 
 def rescale(
