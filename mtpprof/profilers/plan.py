@@ -93,7 +93,7 @@ def make_cases(options: PlanOptions) -> tuple[Case, ...]:
     concurrencies = options.concurrency or ((1, 64) if options.on_cuda else (1, 8))
     cases = []
     for model in dict.fromkeys(options.models):
-        spec = resolve_model(model, scale, layers=options.layers, vocab=options.vocab)
+        spec = resolve_model(model, scale=scale, layers=options.layers, vocab=options.vocab)
         spec.check_tp(options.tp)
         drafts = _draft_tokens(spec, options.draft_tokens)
         for concurrency in dict.fromkeys(concurrencies):

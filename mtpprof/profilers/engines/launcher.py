@@ -9,11 +9,13 @@ endpoint and a run directory on shared storage. What failed is reported as an ev
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from mtpprof.profilers.engines import worker
@@ -62,10 +64,16 @@ def main() -> int:
             rank=failed_rank,
             exit_code=failure.exitcode,
             signal=failure.signal_name() if failure.exitcode < 0 else None,
-            message=failure.message,
+            message=_message(failure),
         )
         return 1
     return 0
+
+
+def _message(failure: ProcessFailure) -> str:
+    """The exception's own text; torch wraps it in a dictionary where the worker could write an error file."""
+    message: Any = failure.message
+    return str(message.get("message", message) if isinstance(message, dict) else message)
 
 
 if __name__ == "__main__":
@@ -74,7 +82,5 @@ if __name__ == "__main__":
     sys.stdout.flush()
     sys.stderr.flush()
     if threading.active_count() > 1:
-        import os
-
         os._exit(code)
     sys.exit(code)

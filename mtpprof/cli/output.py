@@ -1,0 +1,132 @@
+"""What the command line writes where: results on stdout, progress and diagnostics on stderr.
+
+Without a terminal there is no colour and no width limit, so that piped tables lose nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+UNLIMITED_WIDTH = 10_000
+
+
+class Format(StrEnum):
+    """How a result is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MD = "md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A result as rows of text, before any format."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    right: frozenset[str] = frozenset()
+    """Columns of numbers, aligned to the right."""
+    note: str = ""
+
+
+def stdout_console() -> Console:
+    """Console for results."""
+    return _console(sys.stdout)
+
+
+def stderr_console() -> Console:
+    """Console for progress and diagnostics."""
+    return _console(sys.stderr)
+
+
+def _console(stream: Any) -> Console:
+    from rich.console import Console
+
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="replace")  # a terminal without UTF-8 must not end a finished run
+    if stream.isatty():
+        return Console(file=stream, highlight=False, markup=False, emoji=False)
+    return Console(
+        file=stream, highlight=False, markup=False, emoji=False, no_color=True, width=UNLIMITED_WIDTH
+    )
+
+
+def write(text: str) -> None:
+    """Write a result as it is."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def write_json(value: Any) -> None:
+    """Write a result as JSON."""
+    import msgspec
+
+    write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def write_tables(tables: Sequence[Table], style: Format) -> None:
+    """Write tables in a text format; `csv` puts all into one file with a column for the table's title."""
+    if style is Format.TABLE:
+        console = stdout_console()
+        for table in tables:
+            console.print(_rich_table(table))
+            if table.note:
+                console.print(table.note)
+            console.print()
+    elif style is Format.MD:
+        write("\n\n".join(markdown(table) for table in tables))
+    elif style is Format.CSV:
+        write("\n".join(comma_separated(table) for table in tables))
+
+
+def _rich_table(table: Table) -> Any:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    rich_table = RichTable(title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns:
+        rich_table.add_column(column, justify="right" if column in table.right else "left", overflow="fold")
+    for row in table.rows:
+        rich_table.add_row(*(Text(printable(cell)) for cell in row))
+    return rich_table
+
+
+def markdown(table: Table) -> str:
+    """A GitHub table."""
+    lines = [f"**{_md_cell(table.title)}**", ""] if table.title else []
+    lines.append("| " + " | ".join(_md_cell(column) for column in table.columns) + " |")
+    lines.append("|" + "|".join("---:" if column in table.right else "---" for column in table.columns) + "|")
+    lines += ["| " + " | ".join(_md_cell(cell) for cell in row) + " |" for row in table.rows]
+    if table.note:
+        lines += ["", table.note]
+    return "\n".join(lines)
+
+
+def _md_cell(text: str) -> str:
+    return printable(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def comma_separated(table: Table) -> str:
+    """Rows as comma-separated values with a header."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(table.rows)
+    return buffer.getvalue()
+
+
+def printable(text: str) -> str:
+    """`text` without control characters: names come from files that anybody may have written."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
