@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mtpprof.models.ledger import BLOCK_SITES
 from mtpprof.models.reference.block import Block, Cache, Context, PositionCache, Rows
 from mtpprof.models.reference.layers import rotate
 from mtpprof.models.reference.weights import wide_dtype
@@ -38,7 +39,7 @@ class GqaBlock(Block[GqaCache]):
         self.heads = gqa.heads // ranks
         self.kv_heads = max(1, gqa.kv_heads // ranks)
         self.dtype, self.device = weights.dtype, weights.device
-        self.site = f"{path}.attn.o_proj"
+        self.site = f"{path}.{BLOCK_SITES['*']}"
         path = f"{path}.attn"
 
         hidden, gain = spec.hidden_size, context.branch_gain

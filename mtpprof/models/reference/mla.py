@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mtpprof.models.ledger import BLOCK_SITES
 from mtpprof.models.reference.block import Block, Cache, Context, PositionCache, Rows
 from mtpprof.models.reference.indexer import Indexer
 from mtpprof.models.reference.layers import Norm, rotate
@@ -41,7 +42,7 @@ class MlaBlock(Block[MlaCache]):
         self.theta = spec.rope_theta
         self.heads = mla.heads // context.comm.size
         self.dtype, self.device = weights.dtype, weights.device
-        self.site = f"{path}.mla.o_proj"
+        self.site = f"{path}.{BLOCK_SITES['A']}"
         path = f"{path}.mla"
 
         head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim

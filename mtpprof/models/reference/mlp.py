@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mtpprof.models.ledger import BLOCK_SITES
 from mtpprof.models.reference.block import Block, Cache, Context, Rows
 from mtpprof.models.reference.layers import activate
 from mtpprof.models.reference.weights import Weights
@@ -36,7 +37,7 @@ class MlpBlock(Block[Cache]):
     def __init__(self, context: Context, path: str) -> None:
         super().__init__(context)
         spec = context.spec
-        self.site = f"{path}.mlp.down_proj"
+        self.site = f"{path}.{BLOCK_SITES['D']}"
         self.feed_forward = FeedForward(
             context.weights,
             f"{path}.mlp",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mtpprof.errors import UsageError
+from mtpprof.models.ledger import EMBED, LM_HEAD
 from mtpprof.models.reference.block import Cache, Context, Rows
 from mtpprof.models.reference.comm import Communicator
 from mtpprof.models.reference.layers import EXACT_FP32_INTEGERS, VocabParallelEmbedding, VocabParallelHead
@@ -80,11 +81,13 @@ class ReferenceModel:
                 raise UsageError(
                     f"{self.spec.name}: {name} would give wrong outputs: {reason}; leave it off."
                 )
-        self.switches.enabled = enabled
+        self.switches.enabled, self.switches.forced = enabled, enabled & force
 
     def _wrong_because(self, name: str) -> str | None:
         moe = self.spec.moe
         if name == COMMUTATIVE_REDUCE and moe is not None and moe.latent_size is not None:
+            if moe.latent_quantization is not None:
+                return f"its latent output projection is quantized ({moe.latent_quantization})"
             if moe.latent_norm:
                 return "an RMSNorm in the latent output transform does not commute with the sum over ranks"
             if moe.latent_bias:
@@ -102,8 +105,8 @@ class ReferenceModel:
 
     def __call__(self, tokens: Tensor, rows: Rows, caches: list[Cache]) -> Tensor:
         """Target forward pass: tokens `[sequences, per_sequence]` to hidden states after the final norm `[rows, hidden]`."""
-        return self.stack(self.embedding(tokens, self.comm, site="embed"), rows, caches)
+        return self.stack(self.embedding(tokens, self.comm, site=EMBED), rows, caches)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits over the whole vocabulary, gathered in every arm: `[rows, hidden]` to `[rows, vocab]`."""
-        return self.head.logits(hidden, self.comm, site="lm_head")
+        return self.head.logits(hidden, self.comm, site=LM_HEAD)

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mtpprof.models.ledger import MOE_FINAL, MOE_LATENT, MOE_SHARED
 from mtpprof.models.reference.block import Block, Cache, Context, Rows
 from mtpprof.models.reference.layers import Norm, activate
 from mtpprof.models.reference.mlp import FeedForward
@@ -86,9 +87,10 @@ class MoeBlock(Block[Cache]):
         assert spec.moe is not None, "a model with block E has MoE dimensions"
         moe: MoeSpec = spec.moe
         self.moe = moe
+        self.site = f"{path}.{MOE_FINAL}"
+        self.latent_site, self.shared_site = f"{path}.{MOE_LATENT}", f"{path}.{MOE_SHARED}"
+        self.commutes = spec.latent_sum_commutes(path)
         path = f"{path}.moe"
-        self.site = f"{path}.final"
-        self.latent_site, self.shared_site = f"{path}.latent", f"{path}.shared"
 
         hidden, gain = spec.hidden_size, context.branch_gain
         wide = weights.wide_dtype
@@ -121,7 +123,7 @@ class MoeBlock(Block[Cache]):
     @property
     def ends_in_one_sum(self) -> bool:
         """Not where the latent is reduced before its way out."""
-        return self.moe.latent_size is None or self.switches.commutative_reduce
+        return self.moe.latent_size is None or self.switches.commutative_reduce(commutes=self.commutes)
 
     def partial(self, x: Tensor, rows: Rows, cache: Cache) -> Tensor:
         """See `Block`; for a latent MoE this assumes that the way out commutes with the sum over the ranks."""

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mtpprof.errors import UsageError
+from mtpprof.models.ledger import DRAFT_LM_HEAD, EH_PROJ, EMBED, MTP_PREFIX
 from mtpprof.models.reference.block import Cache, Context, Rows
 from mtpprof.models.reference.layers import Norm, VocabParallelEmbedding, VocabParallelHead, greedy
 from mtpprof.models.reference.stack import Stack
 from mtpprof.models.spec import MtpSpec
 
-PREFIX = "mtp."
 NOISE_GAIN = 0.1
 """Size of what `eh_proj` adds to the embedding that it passes on."""
 
@@ -49,14 +49,14 @@ class DraftModule:
         self.embedding, self.head = embedding, head
         self.gathered = mtp.gathered_eh_proj
         hidden = spec.hidden_size
-        self.embedding_norm = Norm(weights, f"{PREFIX}enorm", hidden, spec.norm_eps)
-        self.hidden_norm = Norm(weights, f"{PREFIX}hnorm", hidden, spec.norm_eps)
+        self.embedding_norm = Norm(weights, f"{MTP_PREFIX}enorm", hidden, spec.norm_eps)
+        self.hidden_norm = Norm(weights, f"{MTP_PREFIX}hnorm", hidden, spec.norm_eps)
         self.eh_proj = weights.linear(
-            f"{PREFIX}eh_proj", hidden, 2 * hidden, gain=NOISE_GAIN, split=0 if self.gathered else None
+            EH_PROJ, hidden, 2 * hidden, gain=NOISE_GAIN, split=0 if self.gathered else None
         )
         own = weights.share(hidden) if self.gathered else slice(0, hidden)
         self.eh_proj[:, own].diagonal().add_(1.0)
-        self.stack = Stack(context, mtp.blocks, PREFIX)
+        self.stack = Stack(context, mtp.blocks, MTP_PREFIX)
 
     def new_caches(self, sequences: int, capacity: int) -> list[Cache]:
         """One cache per block."""
@@ -71,16 +71,15 @@ class DraftModule:
             rows: which rows these are.
             caches: from `new_caches`.
         """
-        embedded = self.embedding(following, self.comm, site=f"{PREFIX}embed")
+        embedded = self.embedding(following, self.comm, site=f"{MTP_PREFIX}{EMBED}")
         joined = torch.cat([self.embedding_norm(embedded), self.hidden_norm(hidden)], -1)
         x = F.linear(joined, self.eh_proj)
         if self.gathered:
-            x = self.comm.all_gather(x, site=f"{PREFIX}eh_proj", dim=-1)
+            x = self.comm.all_gather(x, site=EH_PROJ, dim=-1)
         return self.stack(x, rows, caches, fuse_last=self.switches.allreduce_norm_fusion)
 
     def next_tokens(self, hidden: Tensor) -> Tensor:
         """Draft token of each row: `[rows, hidden]` to `[rows]`, int64; the same by both ways."""
-        site = f"{PREFIX}lm_head"
         if self.switches.local_argmax:
-            return self.head.local_argmax(hidden, self.comm, site=site)
-        return greedy(self.head.logits(hidden, self.comm, site=site))
+            return self.head.local_argmax(hidden, self.comm, site=DRAFT_LM_HEAD)
+        return greedy(self.head.logits(hidden, self.comm, site=DRAFT_LM_HEAD))

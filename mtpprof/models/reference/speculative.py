@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mtpprof.errors import UsageError
+from mtpprof.models.ledger import PREFILL, TARGET, draft_phase
 from mtpprof.models.reference.block import Rows
 from mtpprof.models.reference.layers import greedy
 from mtpprof.models.reference.model import ReferenceModel
@@ -91,7 +92,7 @@ class DecodeSession:
         sequences, prompt_len = self.prompts.shape
         positions = torch.arange(prompt_len, device=self.model.device).expand(sequences, -1)
         rows = Rows(positions, key_length=prompt_len, keep_states=False)
-        with self.model.comm.phase("prefill"):
+        with self.model.comm.phase(PREFILL):
             hidden = self.model(self.prompts, rows, self._caches)
             last_hidden = hidden.view(sequences, prompt_len, -1)[:, -1]
             self._last = greedy(self.model.logits(last_hidden))
@@ -120,7 +121,7 @@ class DecodeSession:
         tokens = torch.cat([self._last[:, None], self._drafts], 1)
         positions = self._lengths[:, None] + self._offsets
         rows = Rows(positions, key_length=self._longest + self.draft_tokens + 1)
-        with comm.phase("target"):
+        with comm.phase(TARGET):
             hidden = self.model(tokens, rows, self._caches)
             logits = self.model.logits(hidden)
         with comm.phase("sample"):
@@ -155,14 +156,14 @@ class DecodeSession:
         """Next drafts `[sequences, k]`: the draft module over all rows of the step, then from the last accepted row on."""
         assert self._draft is not None
         comm, draft = self.model.comm, self._draft
-        with comm.phase("draft[0]"):
+        with comm.phase(draft_phase(0)):
             everywhere = draft(following, hidden, rows, self._draft_caches)
             hidden = everywhere.view(*following.shape, -1)[self._sequences, accepted]
             token = draft.next_tokens(hidden)
         drafts = [token]
         position = self._lengths + accepted
         for index in range(1, self.draft_tokens):
-            with comm.phase(f"draft[{index}]"):
+            with comm.phase(draft_phase(index)):
                 row = Rows((position + index)[:, None], key_length=rows.key_length + index)
                 hidden = draft(token, hidden, row, self._draft_caches)
                 token = draft.next_tokens(hidden)

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from mtpprof.models.reference.block import Block, Cache, Context, Rows
 from mtpprof.models.reference.gqa import GqaBlock
+from mtpprof.models.reference.kda import KdaBlock
 from mtpprof.models.reference.layers import Norm
+from mtpprof.models.reference.mamba import MambaBlock
 from mtpprof.models.reference.mla import MlaBlock
 from mtpprof.models.reference.mlp import MlpBlock
 from mtpprof.models.reference.moe import MoeBlock
@@ -21,6 +23,8 @@ from mtpprof.models.reference.moe import MoeBlock
 BLOCKS: dict[str, Callable[[Context, str], Block[Any]]] = {
     "A": MlaBlock,
     "*": GqaBlock,
+    "K": KdaBlock,
+    "M": MambaBlock,
     "D": MlpBlock,
     "E": MoeBlock,
 }

@@ -18,6 +18,8 @@ class Switches:
     """The optimizations that are on."""
 
     enabled: frozenset[str] = frozenset()
+    forced: frozenset[str] = frozenset()
+    """Those of `enabled` that act where they give wrong outputs, too."""
 
     @property
     def allreduce_norm_fusion(self) -> bool:
@@ -29,7 +31,6 @@ class Switches:
         """Draft tokens are chosen per vocabulary shard; only (value, index) pairs are gathered."""
         return LOCAL_ARGMAX in self.enabled
 
-    @property
-    def commutative_reduce(self) -> bool:
-        """Latent MoE projects partial sums and reduces once."""
-        return COMMUTATIVE_REDUCE in self.enabled
+    def commutative_reduce(self, *, commutes: bool) -> bool:
+        """A latent MoE layer projects partial sums and reduces once; `commutes`: that gives the same output there."""
+        return COMMUTATIVE_REDUCE in (self.enabled if commutes else self.forced)
