@@ -13,10 +13,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 SHM_DIR = Path("/dev/shm")
+PROC = Path("/proc")
 
 
 def die_with_parent() -> None:
@@ -40,14 +42,28 @@ def end_group(process: subprocess.Popen[bytes], grace_s: float) -> None:
 
 
 def group_alive(group: int) -> bool:
-    """Whether any process of a process group is left."""
+    """Whether any process of a process group is left; one that ended and was not yet reaped by its parent does not count."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    if not PROC.is_dir():
+        return True
+    return any(member == group and state != "Z" for member, state in _groups_and_states())
+
+
+def _groups_and_states() -> Iterator[tuple[int, str]]:
+    for entry in PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text(errors="replace")
+        except OSError:
+            continue  # it ended while we looked
+        state, _parent, group = stat.rpartition(")")[2].split()[:3]  # the name before ')' may hold anything
+        yield int(group), state
 
 
 def remove_segments(prefix: str) -> list[Path]:

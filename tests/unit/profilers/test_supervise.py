@@ -1,0 +1,146 @@
+"""Supervision of a child: its failures become one sentence, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtpprof.errors import InterruptedRunError, RunError
+from mtpprof.profilers.engines.base import Command
+from mtpprof.profilers.lifetime import SHM_DIR, group_alive
+from mtpprof.profilers.supervise import describe_failure, supervise
+from mtpprof.rundir import SCHEMA_VERSION, RunDirectory, RunRecord
+
+
+def record(timeout_s: float = 30.0) -> RunRecord:
+    return RunRecord(
+        schema_version=SCHEMA_VERSION,
+        id="test",
+        name="test",
+        mtpprof_version="0",
+        created_utc="",
+        argv=[],
+        status="running",
+        engine="reference",
+        engine_reason="",
+        device="cpu",
+        transport="shm",
+        seed=0,
+        steps=1,
+        warmup=0,
+        rounds=1,
+        profile_steps=1,
+        timeout_s=timeout_s,
+        acceptance_length=None,
+        machine={},
+        versions={},
+        cases=[],
+    )
+
+
+def child(script: str, prefix: str = "") -> Command:
+    return Command(
+        argv=(sys.executable, "-c", textwrap.dedent(script)),
+        environment=dict(os.environ),
+        shared_memory_prefix=prefix,
+    )
+
+
+def run_child(
+    script: str, folder: Path, *, prefix: str = "", timeout_s: float = 30.0
+) -> list[dict[str, Any]]:
+    seen: list[dict[str, Any]] = []
+    supervise(child(script, prefix), record(timeout_s), RunDirectory(folder), seen.append)
+    return seen
+
+
+def test_events_are_passed_on_up_to_the_last(tmp_path: Path) -> None:
+    script = f"""
+        from pathlib import Path
+        from mtpprof.rundir import RunDirectory
+        for index in range(20):
+            RunDirectory(Path({str(tmp_path)!r})).append_event("tick", index=index)
+    """
+    assert [event["index"] for event in run_child(script, tmp_path)] == list(range(20))
+
+
+def test_a_child_that_fails_is_described_by_its_last_words(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"status 3 \(out of cheese\).*launcher\.log"):
+        run_child("import sys; print('out of cheese'); sys.exit(3)", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("event", "log", "said"),
+    [
+        ({"rank": 2, "signal": "SIGKILL", "exit_code": -9}, "", "rank 2 was killed by SIGKILL"),
+        (
+            {"rank": 1, "exit_code": 1, "message": "RunError: rank 3 did not arrive"},
+            "",
+            "rank 3 did not arrive",
+        ),
+        (
+            {"rank": 1, "exit_code": 1, "message": ""},
+            "Timeout (0:00:05)!\nThread 0x",
+            "no progress within --timeout",
+        ),
+        (
+            {"rank": 0, "exit_code": 1, "message": "OSError: [Errno 28] No space left on device"},
+            "",
+            "no space left",
+        ),
+        ({"rank": 0, "exit_code": 1, "message": "KeyError: 'x'"}, "", "rank 0 failed with KeyError: 'x'"),
+        ({"rank": 0, "exit_code": 7, "message": ""}, "Bus error\n", r"ended with status 7 \(Bus error\)"),
+    ],
+)
+def test_worker_failures_name_the_rank_and_the_reason(
+    tmp_path: Path, event: dict[str, Any], log: str, said: str
+) -> None:
+    directory = RunDirectory(tmp_path)
+    path = directory.log(event["rank"])
+    path.parent.mkdir(parents=True)
+    path.write_text(log)
+    with pytest.raises(RunError, match=said):
+        raise describe_failure(event, directory, 1)
+
+
+def test_a_silent_child_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mtpprof.profilers.supervise.STALL_MARGIN_S", 0.5)
+    with pytest.raises(RunError, match="no progress"):
+        run_child("import time; time.sleep(60)", tmp_path, timeout_s=0.5)
+
+
+STUBBORN = """
+    import os, signal, subprocess, sys, time
+    from pathlib import Path
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    grandchild = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(99)"])
+    Path({marker!r}).write_text(str(os.getpgrp()))
+    Path({segment!r}).write_bytes(b"x")
+    time.sleep(99)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_whole_group_and_its_shared_memory(tmp_path: Path, number: int) -> None:
+    marker, segment = tmp_path / "group", SHM_DIR / f"mtpprof-test-{os.getpid()}-x"
+    script = STUBBORN.format(marker=str(marker), segment=str(segment))
+    poker = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import os, time, pathlib\nwhile not pathlib.Path({str(segment)!r}).exists(): time.sleep(0.05)\n"
+            f"time.sleep(0.2); os.kill({os.getpid()}, {int(number)})",
+        ]
+    )
+    with pytest.raises(InterruptedRunError):
+        run_child(script, tmp_path, prefix=f"mtpprof-test-{os.getpid()}-")
+    poker.wait()
+    assert not group_alive(int(marker.read_text()))
+    assert not segment.exists()
