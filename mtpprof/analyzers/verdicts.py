@@ -49,6 +49,7 @@ class Verdict(StrEnum):
     NO_KERNELS = "no_kernels"
     NOT_A_TRACE = "not_a_trace"
     UNREADABLE = "unreadable"
+    TOO_LARGE = "too_large"
     INTERLEAVED = "interleaved"
     DAMAGED_TEXT = "damaged_text"
     DAMAGED_EVENTS = "damaged_events"
@@ -110,6 +111,7 @@ VERDICTS: dict[Verdict, VerdictInfo] = {
         Severity.ERROR, _ALL, "give a torch profiler JSON or an exported Nsight Systems SQLite file"
     ),
     Verdict.UNREADABLE: _info(Severity.ERROR, _ALL, "see the reason"),
+    Verdict.TOO_LARGE: _info(Severity.ERROR, _ALL, "raise the limit if the file is to be trusted"),
     Verdict.INTERLEAVED: _info(Severity.ERROR, _ALL, "capture again with a path of its own for every rank"),
     Verdict.DAMAGED_TEXT: _info(Severity.NOTE, _NONE),
     Verdict.DAMAGED_EVENTS: _info(

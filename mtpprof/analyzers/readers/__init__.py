@@ -1,0 +1,50 @@
+"""Trace files to event tables. `READERS` is the registry: to add a format is to add a row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mtpprof.analyzers.readers.base import SNIFF_BYTES, Limits, Peek, Reader, TraceFormatError
+from mtpprof.analyzers.readers.bytestream import TextSource
+from mtpprof.analyzers.readers.kineto import KinetoReader
+from mtpprof.analyzers.table import EventTable
+from mtpprof.analyzers.verdicts import Verdict
+
+READERS: tuple[Reader, ...] = (KinetoReader(),)
+"""Asked in this order."""
+
+
+def reader_for(path: Path, limits: Limits | None = None) -> Reader:
+    """The reader of a file, by what it contains.
+
+    Raises:
+        TraceFormatError: the file is empty, unreadable, or of no known format.
+    """
+    source = TextSource(path, limits or Limits())
+    head = b""
+    for block in source.blocks():
+        head += block
+        if len(head) >= SNIFF_BYTES:
+            break
+    if not head.strip(b"\0 \t\r\n"):
+        reason = f"holds no text that can be read: {source.damage}" if source.damage else "is empty"
+        raise TraceFormatError(str(path), reason, verdict=Verdict.EMPTY)
+    for reader in READERS:
+        if reader.recognises(head[:SNIFF_BYTES]):
+            return reader
+    raise TraceFormatError(
+        str(path), "is neither a JSON trace nor an Nsight Systems SQLite export", verdict=Verdict.NOT_A_TRACE
+    )
+
+
+def read_file(path: Path, limits: Limits | None = None) -> tuple[EventTable, ...]:
+    """All tables of a file, parsed anew.
+
+    Raises:
+        TraceFormatError: the file gives no table.
+    """
+    limits = limits or Limits()
+    return reader_for(path, limits).read(path, limits)
+
+
+__all__ = ["READERS", "Limits", "Peek", "Reader", "TraceFormatError", "read_file", "reader_for"]
