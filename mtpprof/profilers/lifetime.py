@@ -19,6 +19,8 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 SHM_DIR = Path("/dev/shm")
 PROC = Path("/proc")
+KILL_PATIENCE_S = 5.0
+"""How long the kernel may take to end a killed process; only one in uninterruptible sleep takes longer."""
 
 
 def die_with_parent() -> None:
@@ -30,15 +32,14 @@ def die_with_parent() -> None:
 def end_group(process: subprocess.Popen[bytes], grace_s: float) -> None:
     """End a process and all of its group: SIGTERM, and SIGKILL to whatever is left after `grace_s`."""
     group = process.pid
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGTERM)
-    deadline_s = time.monotonic() + grace_s
-    while time.monotonic() < deadline_s and group_alive(group):
-        process.poll()
-        time.sleep(0.05)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
-    process.wait()
+    for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_PATIENCE_S)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+        deadline_s = time.monotonic() + patience_s
+        process.poll()  # reap it, so that it does not count
+        while group_alive(group) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+            process.poll()
 
 
 def group_alive(group: int) -> bool:
