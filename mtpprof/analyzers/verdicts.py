@@ -69,6 +69,9 @@ class Verdict(StrEnum):
     MISSING_RANKS = "missing_ranks"
     UNKNOWN_WORLD = "unknown_world"
     UNALIGNED_CLOCKS = "unaligned_clocks"
+    NOT_CLOSED = "not_closed"
+    OPEN_RANGES = "open_ranges"
+    LONE_ENDS = "lone_ends"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +150,9 @@ VERDICTS: dict[Verdict, VerdictInfo] = {
     Verdict.UNALIGNED_CLOCKS: _info(
         Severity.WARNING, _NONE, "times are compared after alignment on collective ends only"
     ),
+    Verdict.NOT_CLOSED: _info(Severity.NOTE, _NONE),
+    Verdict.OPEN_RANGES: _info(Severity.NOTE, _NONE),
+    Verdict.LONE_ENDS: _info(Severity.NOTE, _NONE),
 }
 
 

@@ -18,7 +18,7 @@ from mtpprof.analyzers.nvtxpayload import Entry, Enumeration, Schema
 
 CLOCK_MAX_NS = 1 << 62
 """Later times are damage: 146 years after the epoch or after boot."""
-DEFINITIONS_BYTES_MAX = 256 << 20
+DEFINITIONS_BYTES_MAX = 64 << 20
 HEADER_BYTES_MAX = 1 << 20
 PAGE_BYTES = 4096
 """Chunks are whole pages."""
@@ -42,6 +42,17 @@ class Definitions:
     threads: dict[int, str] = field(default_factory=dict)
     layouts: dict[tuple[int, int], Schema] = field(default_factory=dict)
     enumerations: dict[tuple[int, int], Enumeration] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """One payload of a row, undecoded."""
+
+    schema_id: int
+    size_bytes: int
+    """As the program gave it."""
+    data: bytes
+    """What was kept of it: all, or nothing where it was too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +135,25 @@ def read_raw(file: IO[bytes], size_bytes: int) -> RawCapture:
         damage=tuple(parts.damage),
         missing_bytes=max(0, end - size_bytes),
     )
+
+
+def stored_payloads(blobs: bytearray, at: int) -> list[Payload]:
+    """Extended payloads at a position in the blobs; empty for -1, fewer where they are damaged."""
+    if at < 0:
+        return []
+    found: list[Payload] = []
+    count = int.from_bytes(blobs[at : at + 8], "little")
+    at += 8
+    while len(found) < count and at + fmt.BLOB_PAYLOAD_HEADER_BYTES <= len(blobs):
+        schema_id = int.from_bytes(blobs[at : at + 8], "little")
+        size = int.from_bytes(blobs[at + 8 : at + 12], "little")
+        stored = int.from_bytes(blobs[at + 12 : at + 16], "little")
+        data = bytes(blobs[at + 16 : at + 16 + stored])
+        if len(data) < stored:
+            break
+        found.append(Payload(schema_id=schema_id, size_bytes=size, data=data))
+        at += fmt.BLOB_PAYLOAD_HEADER_BYTES + -(-stored // 8) * 8
+    return found
 
 
 @dataclass(slots=True)
