@@ -41,6 +41,10 @@ class ConfigReader:
             (names[0], None),
         )
 
+    def is_null(self, name: str) -> bool:
+        """Whether the key is there and says null, which in these configs means "none"."""
+        return name in self.values and self.values[name] is None
+
     def integer(
         self, *names: str, default: int | None = None, minimum: int = 1, maximum: int = MAX_INTEGER
     ) -> int:

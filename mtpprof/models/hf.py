@@ -49,6 +49,7 @@ _BLOCK_TYPES = {
     "full_attention": "*",
     "mlp": "D",
 }
+_MLP_TYPES = {"dense": "D", "sparse": "E"}
 _PATTERN_BLOCKS = {"M": "M", "E": "E", "*": "*", "-": "D"}
 
 
@@ -190,13 +191,19 @@ def _activation(config: ConfigReader, key: str) -> Activation:
 
 
 def _mlp_blocks(config: ConfigReader) -> str:
-    """`D` or `E` for each layer, by the rule of DeepSeek's models."""
+    """`D` or `E` for each layer, by the rule of DeepSeek's models or by the list that newer configs have."""
     layers = config.integer("num_hidden_layers", maximum=_MAX_LAYERS)
-    dense = config.integer("first_k_dense_replace", default=0, minimum=0, maximum=layers)
-    frequency = config.integer("moe_layer_freq", default=1)
-    blocks = "".join("E" if index >= dense and index % frequency == 0 else "D" for index in range(layers))
+    listed = config.items("mlp_layer_types")
+    if listed is not None:
+        if len(listed) != layers or not all(isinstance(name, str) and name in _MLP_TYPES for name in listed):
+            raise config.fail("mlp_layer_types", f"is not a list of {layers} times {' or '.join(_MLP_TYPES)}")
+        blocks = "".join(_MLP_TYPES[name] for name in listed)
+    else:
+        dense = config.integer("first_k_dense_replace", minimum=0, maximum=layers)
+        frequency = config.integer("moe_layer_freq", default=1)
+        blocks = "".join("E" if index >= dense and index % frequency == 0 else "D" for index in range(layers))
     if "E" not in blocks:
-        raise config.fail("first_k_dense_replace", f"leaves no MoE layer among {layers}")
+        raise config.fail("num_hidden_layers", f"({layers}) leaves no MoE layer, all being dense")
     return blocks
 
 
@@ -214,7 +221,7 @@ def _mla(config: ConfigReader) -> MlaSpec:
         )
     return MlaSpec(
         heads=config.integer("num_attention_heads"),
-        q_lora_rank=config.integer("q_lora_rank"),
+        q_lora_rank=0 if config.is_null("q_lora_rank") else config.integer("q_lora_rank"),
         kv_lora_rank=config.integer("kv_lora_rank"),
         qk_nope_head_dim=config.integer("qk_nope_head_dim"),
         qk_rope_head_dim=config.integer("qk_rope_head_dim"),

@@ -36,6 +36,8 @@ FUSED_RESIDUAL_RMSNORM = "residual_rmsnorm"
 PAIR_WIDTH = 2
 """A draft row's best token on one rank: its value and its index."""
 PAIR_DTYPE = "fp32"
+EXACT_IN_PAIR = 2**24
+"""Token ids up to this number are exact in fp32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +159,10 @@ def _argmax_eligible(spec: ModelSpec, workload: Workload) -> Eligibility:
         (
             spec.logit_scale <= 0,
             f"{spec.title} scales its logits by {spec.logit_scale:g}, and a scale that is not positive moves the maximum",
+        ),
+        (
+            spec.vocab_size > EXACT_IN_PAIR,
+            f"token ids of a vocabulary of {spec.vocab_size} are not exact in fp32",
         ),
         _needs_ranks(workload),
     )

@@ -145,8 +145,7 @@ _NEMOTRON_ULTRA = ModelSpec(
     name="nemotron-3-ultra",
     title="Nemotron-3 Ultra 550B-A55B",
     family="nemotron-h",
-    source="dimensions of nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B as listed in NVIDIA's training scripts and by those who "
-    "converted the checkpoint; its config.json was not seen",
+    source="NVIDIA's training scripts for Nemotron-3 Ultra and converted checkpoints; its config.json was not seen",
     scale=Scale.FULL,
     hidden_size=8192,
     vocab_size=131072,

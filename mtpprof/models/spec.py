@@ -59,6 +59,7 @@ class MlaSpec:
 
     heads: int
     q_lora_rank: int
+    """0: queries come straight from the hidden state."""
     kv_lora_rank: int
     qk_nope_head_dim: int
     qk_rope_head_dim: int

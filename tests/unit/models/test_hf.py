@@ -133,6 +133,22 @@ def test_moe_layers_at_a_frequency(tmp_path: Path) -> None:
     assert from_config(write(tmp_path, config)).blocks == "ADADAEADAEAD"
 
 
+def test_mlp_layers_listed_by_type(tmp_path: Path) -> None:
+    config = config_of("dsv3s") | {"mlp_layer_types": ["sparse", "dense"]}
+    del config["first_k_dense_replace"]
+    assert from_config(write(tmp_path, config)).blocks == "AEAD"
+
+
+def test_kimi_linear_has_neither_a_latent_width_nor_a_low_rank_query(tmp_path: Path) -> None:
+    config = config_of("kimi-k3")["text_config"]
+    del config["routed_expert_hidden_size"], config["latent_moe_use_norm"], config["quantization_config"]
+    spec = from_config(write(tmp_path, config | {"q_lora_rank": None}))
+    assert spec.mla is not None
+    assert spec.mla.q_lora_rank == 0
+    assert moe_of(spec).latent_size is None
+    assert moe_of(spec).latent_norm is False
+
+
 ALL_MOE = [
     f"layers.{index}" for index, block in enumerate(PRESETS["nemotron-3-super"].blocks) if block == "E"
 ]
@@ -253,8 +269,15 @@ MISSING = object()
         ("dsv3s", {"hidden_size": 0}, "hidden_size is out of range"),
         ("dsv3s", {"num_hidden_layers": 10**9}, "num_hidden_layers is out of range"),
         ("dsv3s", {"first_k_dense_replace": 3}, "first_k_dense_replace is out of range (0 to 2)"),
-        ("dsv3s", {"first_k_dense_replace": 2}, "first_k_dense_replace leaves no MoE layer among 2"),
-        ("dsv3s", {"q_lora_rank": None}, "q_lora_rank is missing or null"),
+        ("dsv3s", {"first_k_dense_replace": 2}, "num_hidden_layers (2) leaves no MoE layer"),
+        ("dsv3s", {"first_k_dense_replace": MISSING}, "first_k_dense_replace is missing or null"),
+        ("dsv3s", {"mlp_layer_types": ["dense"]}, "mlp_layer_types is not a list of 2 times dense or sparse"),
+        (
+            "dsv3s",
+            {"mlp_layer_types": ["dense", "moe"]},
+            "mlp_layer_types is not a list of 2 times dense or sparse",
+        ),
+        ("dsv3s", {"q_lora_rank": MISSING}, "q_lora_rank is missing or null"),
         ("dsv3s", {"kv_lora_rank": MISSING}, "kv_lora_rank is missing or null"),
         ("dsv3s", {"hidden_act": "gelu"}, "hidden_act is 'gelu', which is none of silu, situ, relu2"),
         ("dsv3s", {"num_experts_per_tok": 9}, "num_experts_per_tok is out of range (1 to 8)"),

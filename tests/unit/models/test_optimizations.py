@@ -72,6 +72,7 @@ def test_eligibility_of_every_preset(
         (ARGMAX, SUPER, NO_DRAFTS, "no draft tokens are asked for"),
         (ARGMAX, replace(DEEPSEEK, logit_scale=0.0), LOAD, "a scale that is not positive moves the maximum"),
         (ARGMAX, replace(DEEPSEEK, logit_scale=-1.5), LOAD, "scales its logits by -1.5"),
+        (ARGMAX, replace(DEEPSEEK, vocab_size=2**24 + 8), LOAD, "are not exact in fp32"),
         (ARGMAX, DEEPSEEK, replace(LOAD, tp=1), "TP 1 has no collectives"),
         (COMMUTE, PRESETS["nemotron-3-nano"], NO_DRAFTS, "no latent width"),
         (COMMUTE, replace(SUPER, moe=None), NO_DRAFTS, "no latent width"),
