@@ -57,6 +57,7 @@ class Verdict(StrEnum):
     OUT_OF_RANGE = "out_of_range"
     IDLE_WINDOW = "idle_window"
     DROPPED_EVENTS = "dropped_events_suspected"
+    OPAQUE_GRAPHS = "opaque_graphs"
     OVERLAPPING_LANES = "overlapping_lanes"
     TIME_NOT_EXACT = "time_not_exact"
     CAPTURE_TRACE = "capture_trace"
@@ -129,6 +130,11 @@ VERDICTS: dict[Verdict, VerdictInfo] = {
         Severity.WARNING,
         frozenset({Answer.COUNTS, Answer.CROSS_RANK}),
         "profile a shorter window and drop its first step",
+    ),
+    Verdict.OPAQUE_GRAPHS: _info(
+        Severity.WARNING,
+        frozenset({Answer.COUNTS, Answer.BYTES, Answer.TIME, Answer.CROSS_RANK}),
+        "capture again with nsys profile --cuda-graph-trace=node",
     ),
     Verdict.OVERLAPPING_LANES: _info(Severity.NOTE, _NONE),
     Verdict.TIME_NOT_EXACT: _info(Severity.NOTE, frozenset({Answer.NESTING})),

@@ -7,10 +7,11 @@ from pathlib import Path
 from mtpprof.analyzers.readers.base import SNIFF_BYTES, Limits, Peek, Reader, TraceFormatError
 from mtpprof.analyzers.readers.bytestream import TextSource
 from mtpprof.analyzers.readers.kineto import KinetoReader
+from mtpprof.analyzers.readers.nsys import NsysReader
 from mtpprof.analyzers.table import EventTable
 from mtpprof.analyzers.verdicts import Verdict
 
-READERS: tuple[Reader, ...] = (KinetoReader(),)
+READERS: tuple[Reader, ...] = (NsysReader(), KinetoReader())
 """Asked in this order."""
 
 

@@ -20,8 +20,8 @@ _MAX_REPAIR_CHARS = 256 << 10
 _MAX_INT_DIGITS = 25
 
 _NAMES = tuple(
-    re.compile(rf'("name"\s*:\s*")(.*?)("\s*(?:,\s*"(?:{keys})"\s*:|\}}))', re.DOTALL)
-    for keys in ("pid", "ph|cat|tid|ts|dur|args")
+    re.compile(rf'("name"\s*:\s*")(.*?)("\s*(?:{after}))', re.DOTALL)
+    for after in (r',\s*"pid"\s*:', r',\s*"(?:ph|cat|tid|ts|dur|args)"\s*:', r',\s*"pid"\s*:|\}')
 )
 """A name and what follows it. Kineto writes the process id next, so that reading is tried first."""
 _LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
