@@ -110,8 +110,13 @@ def from_config(path: Path | str) -> ModelSpec:
 
 
 def _name(file: Path) -> str:
-    """A config's folder, which on the Hub and in its caches is what says which model it is."""
-    return file.resolve().parent.name if file.name == CONFIG_NAME else file.stem
+    """A config's folder, which says which model it is; in the Hub's cache the one of the repository above it."""
+    if file.name != CONFIG_NAME:
+        return file.stem
+    folder = file.parent.resolve()
+    if folder.parent.name == "snapshots":
+        return folder.parent.parent.name.rpartition("--")[2]
+    return folder.name
 
 
 def _with_quantization(spec: ModelSpec, outer: ConfigReader, inner: ConfigReader) -> ModelSpec:

@@ -194,6 +194,7 @@ FP8_LISTED = {
             "compressed-tensors",
             (),
         ),
+        ({"quant_method": "fp8", "config_groups": {"g": {"weights": {}}}}, "fp8", ()),
         ({"quant_method": "mxfp4"}, None, ()),
         ({"quant_algo": "MIXED_PRECISION", "quantized_layers": FP8_LISTED}, None, ("layers.3",)),
         (
@@ -238,6 +239,8 @@ def test_quantization_in_a_file_of_its_own(tmp_path: Path) -> None:
     )
     assert moe_of(from_config(file)).latent_quantization == "fp8"
     inside = write(tmp_path, config | {"quantization_config": {"quant_algo": "FP8", "ignore": ["*latent*"]}})
+    assert moe_of(from_config(inside)).latent_quantization is None
+    (tmp_path / "hf_quant_config.json").write_text("not asked")
     assert moe_of(from_config(inside)).latent_quantization is None
     write(tmp_path, {"quantization": {"quant_algo": None}}, "hf_quant_config.json")
     assert from_config(write(tmp_path, config)).quantization is None
@@ -446,6 +449,18 @@ def test_a_model_is_a_preset_or_a_path(tmp_path: Path, monkeypatch: pytest.Monke
     assert resolve_model("DeepSeek-V3.2").name == "deepseek-v3.2"
     write(tmp_path, config_of("glm45"), "my-model.json")
     assert resolve_model("my-model.json").name == "my-model"
+
+
+def test_a_config_is_named_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = tmp_path / "models--nvidia--Some-Model" / "snapshots" / "0a1b2c"
+    blobs = tmp_path / "models--nvidia--Some-Model" / "blobs"
+    for folder in (cached, blobs):
+        folder.mkdir(parents=True)
+    (cached / "config.json").symlink_to(write(blobs, config_of("dsv3s"), "f00d"))
+    assert from_config(cached).name == "Some-Model"
+    write(blobs, config_of("dsv3s"))
+    monkeypatch.chdir(blobs)
+    assert from_config("config.json").name == from_config(".").name == "blobs"
 
 
 def test_layer_exceptions_end_with_the_published_layers(tmp_path: Path) -> None:
