@@ -18,6 +18,7 @@ def doctor(
     Exit code 5 when something that `mtpprof run` needs is missing.
 
     Examples:
+
         mtpprof doctor
 
         mtpprof doctor --format json

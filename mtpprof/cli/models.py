@@ -21,6 +21,7 @@ def models(
     """List the models that mtpprof knows, with the dimensions that decide their communication.
 
     Examples:
+
         mtpprof models
 
         mtpprof models --scale tiny

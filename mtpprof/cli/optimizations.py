@@ -26,6 +26,7 @@ def optimizations(
     """List the optimizations, and for each model whether it can use them and why not.
 
     Examples:
+
         mtpprof optimizations
 
         mtpprof optimizations --model kimi-k3 --model nemotron-3-super --tp 8

@@ -150,6 +150,7 @@ def run(
     Exit code 1 when the collectives seen in a trace are not the expected ones.
 
     Examples:
+
         mtpprof run --tp 4
 
         mtpprof run --tp 4 --model nemotron-3-super --concurrency 1 --concurrency 16
