@@ -5,6 +5,7 @@ range names unescaped into its JSON. Emitter (profilers) and reader (analyzers) 
 
     mtpprof::step index=7
     mtpprof::phase name=draft[2]
+    mtpprof::argmax site=mtp.lm_head rows=16 width=129280
     mtpprof::all_reduce site=layers.3.moe.final phase=target shape=16x7168 dtype=bf16 bytes=229376 group=tp n=4
         impl=shm_oneshot seq=812 fused=residual_rmsnorm        (one line)
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 PREFIX = "mtpprof::"
 STEP = "step"
 PHASE = "phase"
+ARGMAX = "argmax"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,11 @@ def phase_name(phase: str) -> str:
     return f"{PREFIX}{PHASE} name={phase}"
 
 
+def argmax_name(site: str, rows: int, width: int) -> str:
+    """Range name of the choice of a token out of `width` logits in each of `rows` rows."""
+    return f"{PREFIX}{ARGMAX} site={site} rows={rows} width={width}"
+
+
 def split(name: str) -> tuple[str, dict[str, str]] | None:
     """Head and `key=value` words of one of our range names; None for any other name."""
     if not name.startswith(PREFIX):
@@ -69,7 +76,7 @@ def split(name: str) -> tuple[str, dict[str, str]] | None:
 def parse_collective(name: str) -> CollectiveRange | None:
     """Read back `CollectiveRange.name()`; None where the name is not one, or is damaged."""
     parts = split(name)
-    if parts is None or parts[0] in (STEP, PHASE):
+    if parts is None or parts[0] in (STEP, PHASE, ARGMAX):
         return None
     kind, words = parts
     try:

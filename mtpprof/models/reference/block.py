@@ -20,6 +20,17 @@ from mtpprof.models.reference.switches import Switches
 from mtpprof.models.reference.weights import Weights, wide_dtype
 from mtpprof.models.spec import ModelSpec
 
+KEY_BLOCK = 64
+
+
+def padded_length(length: int) -> int:
+    """A number of cached positions, rounded up so that few different ones occur.
+
+    Matrix libraries prepare a kernel for each new shape: a bf16 product over one key more than last time takes 1 ms instead of
+    0.04 ms on a CPU, so growing the keys by one position a step would swamp every other cost.
+    """
+    return -(-length // KEY_BLOCK) * KEY_BLOCK
+
 
 class Rows:
     """The rows of one forward pass: the same number of consecutive positions of each sequence.
@@ -31,7 +42,7 @@ class Rows:
         self.positions = positions
         """`[sequences, per_sequence]`, int64."""
         self.sequences, self.per_sequence = positions.shape
-        self.key_length = key_length
+        self.key_length = padded_length(key_length)
         """All positions are below this; known on the host, so that no pass waits for the device."""
         self.keep_states = keep_states
         """Recurrent blocks keep their state after each row, so that any may be committed; else after the last only."""
@@ -86,7 +97,7 @@ class PositionCache(Cache):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.values = torch.zeros((sequences, capacity, *shape), dtype=dtype, device=device)
+        self.values = torch.zeros((sequences, padded_length(capacity), *shape), dtype=dtype, device=device)
 
     def append(self, values: Tensor, rows: Rows) -> Tensor:
         """Store `[sequences, per_sequence, *shape]` and return all keys of the pass, `[sequences, key_length, *shape]`."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mtpprof.models.ledger import BLOCK_SITES
 from mtpprof.models.reference.block import Block, Cache, Context, Rows
-from mtpprof.models.reference.layers import activate
+from mtpprof.models.reference.layers import ACTIVATION_SIZE, activate
 from mtpprof.models.reference.weights import Weights
 from mtpprof.models.spec import Activation
 
@@ -23,6 +23,7 @@ class FeedForward:
         self.up = torch.cat(
             [weights.linear(f"{path}.{name}_proj", size, hidden_size, split=0) for name in names]
         )
+        gain /= ACTIVATION_SIZE[activation]
         self.down = weights.linear(f"{path}.down_proj", hidden_size, size, gain=gain, split=1)
         self.activation = activation
 

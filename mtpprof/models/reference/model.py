@@ -16,14 +16,19 @@ from mtpprof.errors import UsageError
 from mtpprof.models.ledger import EMBED, LM_HEAD
 from mtpprof.models.reference.block import Cache, Context, Rows
 from mtpprof.models.reference.comm import Communicator
-from mtpprof.models.reference.layers import EXACT_FP32_INTEGERS, VocabParallelEmbedding, VocabParallelHead
+from mtpprof.models.reference.layers import (
+    EXACT_FP32_INTEGERS,
+    VocabParallelEmbedding,
+    VocabParallelHead,
+    argmax,
+)
 from mtpprof.models.reference.mtp import DraftModule
 from mtpprof.models.reference.stack import Stack
 from mtpprof.models.reference.switches import COMMUTATIVE_REDUCE, LOCAL_ARGMAX, SWITCHES, Switches
 from mtpprof.models.reference.weights import Weights
 from mtpprof.models.spec import ModelSpec
 
-BRANCHES_GAIN = 0.5
+BRANCHES_GAIN = 0.3
 """Size of what all blocks together add to the residual stream, relative to the embedding."""
 
 
@@ -110,3 +115,7 @@ class ReferenceModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits over the whole vocabulary, gathered in every arm: `[rows, hidden]` to `[rows, vocab]`."""
         return self.head.logits(hidden, self.comm, site=LM_HEAD)
+
+    def greedy(self, logits: Tensor) -> Tensor:
+        """Most likely token of each row: `[rows, vocab]` to `[rows]`, int64, the lowest id among equals."""
+        return argmax(logits, self.comm, site=LM_HEAD)

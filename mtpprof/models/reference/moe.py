@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mtpprof.models.ledger import MOE_FINAL, MOE_LATENT, MOE_SHARED
 from mtpprof.models.reference.block import Block, Cache, Context, Rows
-from mtpprof.models.reference.layers import Norm, activate
+from mtpprof.models.reference.layers import ACTIVATION_SIZE, Norm, activate
 from mtpprof.models.reference.mlp import FeedForward
 from mtpprof.models.reference.weights import Weights
 from mtpprof.models.spec import Activation, MoeSpec
@@ -61,6 +61,8 @@ class Experts:
                 for name in names
             ]
         )
+        # The routed scaling is undone here: published ones are 1 to 5, and random experts would drown the residual stream.
+        gain /= ACTIVATION_SIZE[moe.activation] * moe.routed_scaling
         self.down = weights.normal(
             f"{path}.down", (width, moe.experts, size), std=gain * size**-0.5, split=2
         ).flatten(1)

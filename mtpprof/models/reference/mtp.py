@@ -18,11 +18,11 @@ from torch import Tensor
 from mtpprof.errors import UsageError
 from mtpprof.models.ledger import DRAFT_LM_HEAD, EH_PROJ, EMBED, MTP_PREFIX
 from mtpprof.models.reference.block import Cache, Context, Rows
-from mtpprof.models.reference.layers import Norm, VocabParallelEmbedding, VocabParallelHead, greedy
+from mtpprof.models.reference.layers import Norm, VocabParallelEmbedding, VocabParallelHead, argmax
 from mtpprof.models.reference.stack import Stack
 from mtpprof.models.spec import MtpSpec
 
-NOISE_GAIN = 0.1
+NOISE_GAIN = 0.05
 """Size of what `eh_proj` adds to the embedding that it passes on."""
 
 RECURRENT_BLOCKS = "KM"
@@ -82,4 +82,5 @@ class DraftModule:
         """Draft token of each row: `[rows, hidden]` to `[rows]`, int64; the same by both ways."""
         if self.switches.local_argmax:
             return self.head.local_argmax(hidden, self.comm, site=DRAFT_LM_HEAD)
-        return greedy(self.head.logits(hidden, self.comm, site=DRAFT_LM_HEAD))
+        logits = self.head.logits(hidden, self.comm, site=DRAFT_LM_HEAD)
+        return argmax(logits, self.comm, site=DRAFT_LM_HEAD)

@@ -18,7 +18,6 @@ from torch import Tensor
 from mtpprof.errors import UsageError
 from mtpprof.models.ledger import PREFILL, TARGET, draft_phase
 from mtpprof.models.reference.block import Rows
-from mtpprof.models.reference.layers import greedy
 from mtpprof.models.reference.model import ReferenceModel
 
 
@@ -95,7 +94,7 @@ class DecodeSession:
         with self.model.comm.phase(PREFILL):
             hidden = self.model(self.prompts, rows, self._caches)
             last_hidden = hidden.view(sequences, prompt_len, -1)[:, -1]
-            self._last = greedy(self.model.logits(last_hidden))
+            self._last = self.model.greedy(self.model.logits(last_hidden))
             if self._draft:
                 following = torch.cat([self.prompts[:, 1:], self._last[:, None]], 1)
                 self._draft(following, hidden, rows, self._draft_caches)
@@ -125,7 +124,7 @@ class DecodeSession:
             hidden = self.model(tokens, rows, self._caches)
             logits = self.model.logits(hidden)
         with comm.phase("sample"):
-            accepted, new_tokens = self._sample(greedy(logits).view_as(tokens))
+            accepted, new_tokens = self._sample(self.model.greedy(logits).view_as(tokens))
             self._commit(accepted)
         if self._draft:
             self._drafts = self._propose(new_tokens, hidden, rows, accepted)
@@ -161,10 +160,10 @@ class DecodeSession:
             hidden = everywhere.view(*following.shape, -1)[self._sequences, accepted]
             token = draft.next_tokens(hidden)
         drafts = [token]
-        position = self._lengths + accepted
+        position, length = self._lengths + accepted, self._longest + self.draft_tokens + 1
         for index in range(1, self.draft_tokens):
             with comm.phase(draft_phase(index)):
-                row = Rows((position + index)[:, None], key_length=rows.key_length + index)
+                row = Rows((position + index)[:, None], key_length=length + index)
                 hidden = draft(token, hidden, row, self._draft_caches)
                 token = draft.next_tokens(hidden)
             drafts.append(token)

@@ -17,7 +17,7 @@ from torch import Tensor
 BLOCKS = 16
 """Blocks along the split dimension: up to this TP size a rank draws nothing that it throws away."""
 
-NORM_SPREAD = 0.05
+NORM_SPREAD = 0.02
 """Standard deviation of norm weights around one: enough that a norm applied twice, or not at all, changes the output."""
 
 
