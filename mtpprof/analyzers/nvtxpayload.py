@@ -16,6 +16,7 @@ from math import prod
 from typing import TypeAlias, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 PayloadValue: TypeAlias = Union[int, float, str, bytes, list["PayloadValue"], dict[str, "PayloadValue"]]  # noqa: UP007 - `|` cannot hold a name in quotes
 
@@ -143,34 +144,34 @@ class Schemas:
         return text if isinstance(text, str) else None
 
     def dtype(self, domain: int, schema_id: int) -> np.dtype[np.void] | None:
-        """NumPy type of a fixed layout of numbers, with the fields' names; None: the layout is not of that kind.
+        """NumPy type of the numbers in a fixed layout, under the fields' names; None: the layout is not fixed.
 
-        Enumerations keep their number; `enumeration_of` tells which one a field has.
+        Fields that are no single number (text, arrays, types that were never registered) are left out. Enumerations keep
+        their number; `enumeration_of` tells which one a field has.
         """
         schema = self.layouts.get((domain, schema_id))
         if schema is None or schema.kind != _SCHEMA_STATIC or not 0 < schema.static_bytes <= STATIC_BYTES_MAX:
             return None
-        formats: list[str] = []
-        offsets: list[int] = []
-        end = 0
-        for index, entry in enumerate(schema.entries):
+        fields: dict[str, tuple[str, int]] = {}
+        end: int | None = 0
+        for index, (name, entry) in enumerate(zip(schema.field_names, schema.entries, strict=True)):
             number = self.number_format(domain, entry.type)
-            if number is None or entry.flags & (_POINTERS | _ARRAY_MASK):
-                return None
+            placed = end is not None or entry.offset > 0
+            if number is None or entry.flags & (_POINTERS | _ARRAY_MASK) or not placed:
+                end = None
+                continue
             size = np.dtype(number).itemsize
-            formats.append(number)
-            offsets.append(_place(schema, index, end, size))
-            end = offsets[-1] + size
-            if end > schema.static_bytes:
-                return None
-        return np.dtype(
-            {
-                "names": list(schema.field_names),
-                "formats": formats,
-                "offsets": offsets,
-                "itemsize": schema.static_bytes,
-            }
-        )
+            offset = _place(schema, index, end or 0, size)
+            end = offset + size
+            if end <= schema.static_bytes:
+                fields[name] = (number, offset)
+        layout = {
+            "names": list(fields),
+            "formats": [number for number, _ in fields.values()],
+            "offsets": [offset for _, offset in fields.values()],
+            "itemsize": schema.static_bytes,
+        }
+        return np.dtype(layout)  # type: ignore[call-overload, no-any-return]
 
     def enumeration_of(self, domain: int, schema_id: int, name: str) -> Enumeration | None:
         """The enumeration of the field `name` of a schema; None: it is a plain number, or there is no such field."""
@@ -217,6 +218,54 @@ class Schemas:
             if found == before:
                 break
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PayloadColumns:
+    """All payloads of one fixed layout."""
+
+    domain: int
+    schema_id: int
+    rows: NDArray[np.int64]
+    """Where each came from in the positions given to `gather`."""
+    values: NDArray[np.void]
+    """One structured element a row."""
+
+
+def gather(
+    blobs: bytearray, at: NDArray[np.int64], domain: NDArray[np.int32], schemas: Schemas
+) -> list[PayloadColumns]:
+    """Read the payloads of all events whose one extended payload has a fixed layout, layout by layout.
+
+    Args:
+        blobs: The bytes that the positions point into.
+        at: Where an event's extended payloads begin; -1: it has none. Events with several are left out.
+        domain: Domain code of each event.
+        schemas: Layouts.
+    """
+    data = np.frombuffer(blobs, np.uint8)
+    words = np.frombuffer(blobs, "<u8", len(blobs) // 8)
+    rows = np.flatnonzero((at >= 0) & (at % 8 == 0) & (at + 24 <= len(data)))
+    word = at[rows] // 8
+    single = words[word] == 1
+    rows, word = rows[single], word[single]
+    schema_id, stored = words[word + 1], (words[word + 2] >> np.uint64(32)).astype(np.int64)
+    columns: list[PayloadColumns] = []
+    for key in np.unique(schema_id):
+        for code in np.unique(domain[rows[schema_id == key]]).tolist():
+            layout = schemas.dtype(code, int(key))
+            if layout is None:
+                continue
+            here = np.flatnonzero(
+                (schema_id == key)
+                & (domain[rows] == code)
+                & (stored == layout.itemsize)
+                & (at[rows] + 24 + layout.itemsize <= len(data))
+            )
+            picked = data[(at[rows[here]] + 24)[:, None] + np.arange(layout.itemsize)]
+            values = np.ascontiguousarray(picked).view(layout)[:, 0]
+            columns.append(PayloadColumns(domain=code, schema_id=int(key), rows=rows[here], values=values))
+    return columns
 
 
 class _Decoder:

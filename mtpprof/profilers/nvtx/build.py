@@ -50,8 +50,8 @@ def injection_library(*, cache: Path | None = None) -> Path:
 
 def default_cache() -> Path:
     """Folder of compiled libraries in the user's cache."""
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(root) if os.path.isabs(root) else Path.home() / ".cache") / "mtpprof" / "nvtx"
+    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (root if root.is_absolute() else Path.home() / ".cache") / "mtpprof" / "nvtx"
 
 
 def find_compiler() -> str:
