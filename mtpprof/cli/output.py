@@ -119,11 +119,11 @@ def _md_cell(text: str) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """Rows as comma-separated values with a header."""
+    """Rows as comma-separated values with a header; control characters are escaped, as everywhere."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(table.columns)
-    writer.writerows(table.rows)
+    writer.writerows([printable(cell) for cell in row] for row in table.rows)
     return buffer.getvalue()
 
 

@@ -12,11 +12,38 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
+from msgspec import UNSET, UnsetType
 
 from mtpprof.errors import InputError
 
-NOT_IN_A_FILE = frozenset({"config", "resume", "style"})
+
+class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a plan file may say; a test holds it against the options of `run`."""
+
+    model: list[str] | UnsetType = UNSET
+    tp: int | UnsetType = UNSET
+    opt: list[str] | UnsetType = UNSET
+    arms: str | UnsetType = UNSET
+    concurrency: list[int] | UnsetType = UNSET
+    draft_tokens: int | UnsetType = UNSET
+    acceptance_length: float | UnsetType = UNSET
+    prompt_len: int | UnsetType = UNSET
+    scale: str | UnsetType = UNSET
+    layers: int | UnsetType = UNSET
+    vocab: int | UnsetType = UNSET
+    dtype: str | UnsetType = UNSET
+    steps: int | UnsetType = UNSET
+    warmup: int | UnsetType = UNSET
+    rounds: int | UnsetType = UNSET
+    profile_steps: int | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
+    engine: str | UnsetType = UNSET
+    device: str | UnsetType = UNSET
+    transport: str | UnsetType = UNSET
+    timeout: float | UnsetType = UNSET
+    name: str | UnsetType = UNSET
 
 
 def merge_plan_file(context: typer.Context, path: Path | None) -> dict[str, Any]:
@@ -28,27 +55,29 @@ def merge_plan_file(context: typer.Context, path: Path | None) -> dict[str, Any]
     values = dict(context.params)
     if path is None:
         return values
+    for name, value in msgspec.structs.asdict(read_plan_file(path)).items():
+        source = context.get_parameter_source(name)
+        if value is not UNSET and (source is None or source.name == "DEFAULT"):
+            values[name] = value
+    return values
+
+
+def read_plan_file(path: Path) -> PlanFile:
+    """Read and check a plan file.
+
+    Raises:
+        InputError: it cannot be read, or has a key or value that `run` does not take.
+    """
     try:
         with path.open("rb") as stream:
             entries = tomllib.load(stream)
+        return msgspec.convert({key.replace("-", "_"): value for key, value in entries.items()}, PlanFile)
     except OSError as error:
         raise InputError(
             f"{path}: {error.strerror}; give a TOML file with options of `mtpprof run`."
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not TOML ({error}); write lines such as tp = 4.") from error
-    options = {parameter.name: parameter for parameter in context.command.params}
-    for key, value in entries.items():
-        name = key.replace("-", "_")
-        if name not in options or name in NOT_IN_A_FILE:
-            known = ", ".join(sorted(set(filter(None, options)) - NOT_IN_A_FILE))
-            raise InputError(f"{path}: {key!r} is not an option of `mtpprof run`; known: {known}.")
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
-            continue
-        option: Any = options[name]
-        try:
-            values[name] = option.type_cast_value(context, value)
-        except Exception as error:
-            raise InputError(f"{path}: {key} = {value!r} is not a value for it ({error}).") from error
-    return values
+    except msgspec.ValidationError as error:
+        known = ", ".join(PlanFile.__struct_fields__)
+        raise InputError(f"{path}: {error}; options that a file may give: {known}.") from error

@@ -1,0 +1,171 @@
+"""The command line without a run: help, catalogues, refusals, pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mtpprof.models.optimizations import CATALOGUE
+from mtpprof.models.presets import PRESETS
+from tests.functional.conftest import Answer
+
+Call = Callable[..., Answer]
+
+COMMANDS = ("run", "report", "models", "optimizations", "doctor")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(mtpprof: Call, command: str) -> None:
+    answer = mtpprof(command, "--help")
+    assert answer.returncode == 0
+    assert f"mtpprof {command}" in answer.stdout
+    assert "Examples:" in answer.stdout
+
+
+def test_help_lists_the_commands(mtpprof: Call) -> None:
+    answer = mtpprof("--help")
+    assert all(command in answer.stdout for command in COMMANDS)
+
+
+def test_models_as_a_table_and_as_json(mtpprof: Call) -> None:
+    assert all(name in mtpprof("models").stdout for name in PRESETS)
+    specs = json.loads(mtpprof("models", "--format", "json", "--scale", "tiny").stdout)
+    assert [spec["name"] for spec in specs] == list(PRESETS)
+    assert {spec["scale"] for spec in specs} == {"tiny"}
+
+
+def test_optimizations_give_the_reason(mtpprof: Call) -> None:
+    answer = json.loads(mtpprof("optimizations", "--model", "kimi-k3", "--format", "json").stdout)
+    assert [entry["id"] for entry in answer["optimizations"]] == list(CATALOGUE)
+    verdicts = {entry["optimization"]: entry for entry in answer["eligibility"]}
+    assert not verdicts["commutative-reduce"]["eligible"]
+    assert "RMSNorm" in verdicts["commutative-reduce"]["reason"]
+
+
+@pytest.mark.parametrize("style", ["table", "csv", "md", "json"])
+def test_every_format_names_every_model(mtpprof: Call, style: str) -> None:
+    answer = mtpprof("models", "--format", style)
+    assert answer.returncode == 0
+    assert all(name in answer.stdout for name in PRESETS)
+    assert "\x1b" not in answer.stdout
+
+
+def test_doctor_looks_at_everything(mtpprof: Call) -> None:
+    answer = mtpprof("doctor", "--format", "json")
+    assert answer.returncode == 0
+    findings = {finding["item"]: finding for finding in json.loads(answer.stdout)}
+    assert {
+        "Python",
+        "torch",
+        "CPUs",
+        "GPUs",
+        "NCCL",
+        "vLLM",
+        "nsys",
+        "shared memory",
+        "disk",
+        "ports",
+    } <= set(findings)
+    assert all(finding["meaning"] for finding in findings.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("run", "--tp", "3"), 2, "does not divide its vocabulary"),
+        (("run", "--tp", "3", "--vocab", "129"), 2, "does not divide its attention heads"),
+        (("run", "--tp", "16"), 2, "does not divide"),
+        (("run", "--tp", "0"), 2, "--tp 0"),
+        (("run", "--model", "deepsek-v3.2"), 2, "deepseek-v3.2"),
+        (("run", "--model", "./nowhere/config.json"), 3, "nowhere"),
+        (("run", "--opt", "local-argmax"), 2, "NAME=on"),
+        (("run", "--opt", "nonsense=on"), 2, "nonsense"),
+        (("run", "--model", "kimi-k3", "--opt", "commutative-reduce=on"), 2, "RMSNorm"),
+        (("run", "--arms", "all"), 2, "one-at-a-time"),
+        (("run", "--dtype", "int4"), 2, "bf16"),
+        (("run", "--engine", "magic"), 2, "magic"),
+        (("run", "--transport", "nccl", "--device", "cpu"), 2, "--transport nccl"),
+        (("run", "--device", "cuda"), 5, "GPUs"),
+        (("run", "--steps", "0"), 2, "--steps 0"),
+        (("run", "--acceptance-length", "9"), 2, "--acceptance-length 9"),
+        (("run", "--nnodes", "2"), 2, "--out"),
+        (("run", "--nnodes", "3", "--out", "x", "--rdzv-endpoint", "h:1"), 2, "--nnodes 3"),
+        (("run", "--nnodes", "2", "--out", "x", "--rdzv-endpoint", "nonsense"), 2, "host:port"),
+        (("run", "--resume", "nowhere"), 3, "nowhere"),
+        (("run", "-c", "nowhere.toml"), 3, "nowhere.toml"),
+        (("report", "nowhere"), 3, "nowhere"),
+        (("models", "no-such-model"), 2, "no-such-model"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_refusals_are_one_sentence_with_the_right_code(
+    mtpprof: Call, tmp_path: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    answer = mtpprof(*words)
+    assert said in answer.stderr
+    assert answer.returncode == code, answer.stderr
+    assert answer.stdout == ""
+    assert "Traceback" not in answer.stderr
+    assert len(answer.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_file_gives_options_and_the_command_line_goes_first(mtpprof: Call, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text('tp = 3\nmodel = ["kimi-k2"]\n')
+    assert "kimi-k2 (tiny): --tp 3" in mtpprof("run", "-c", str(plan)).stderr
+    assert "kimi-k2 (tiny): --tp 5" in mtpprof("run", "--tp", "5", "-c", str(plan)).stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tp = ", "not TOML"),
+        ("nonsense = 1", "`nonsense`"),
+        ('tp = "many"', "Expected `int`, got `str` - at `$.tp`"),
+    ],
+)
+def test_damaged_plan_files_are_named(mtpprof: Call, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "plan.toml").write_text(text)
+    answer = mtpprof("run", "-c", "plan.toml")
+    assert answer.returncode == 3
+    assert "plan.toml" in answer.stderr
+    assert said in answer.stderr
+
+
+def test_debug_shows_the_traceback(mtpprof: Call) -> None:
+    answer = mtpprof("run", "--tp", "3", "--debug")
+    assert "Traceback" in answer.stderr
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m mtpprof models --format json | head -1"
+    answer = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert answer.stdout.strip() == "["
+    assert answer.stderr == ""
+
+
+def test_piped_tables_are_not_squeezed(mtpprof: Call) -> None:
+    lines = mtpprof("optimizations").stdout.splitlines()
+    assert max(map(len, lines)) > 200
+    assert not any("…" in line for line in lines)
+
+
+def test_a_terminal_without_utf8_still_gets_its_answer() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "mtpprof", "models"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
+    )
+    assert answer.returncode == 0
+    assert b"deepseek-v3.2" in answer.stdout

@@ -1,0 +1,45 @@
+"""Formats of tables, whatever the cells hold."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mtpprof.cli.output import Format, Table, comma_separated, markdown, printable, write_tables
+
+CELLS = st.text(max_size=20)
+
+
+def table(*rows: tuple[str, ...]) -> Table:
+    return Table(title="t", columns=("name", "n"), rows=rows, right=frozenset({"n"}), note="note")
+
+
+def test_markdown_is_a_github_table() -> None:
+    assert markdown(table(("a|b", "1"))) == "**t**\n\n| name | n |\n|---|---:|\n| a\\|b | 1 |\n\nnote"
+
+
+@given(CELLS, CELLS)
+def test_csv_comes_back_as_printed(name: str, number: str) -> None:
+    rows = list(csv.reader(io.StringIO(comma_separated(table((name, number))), newline="")))
+    assert rows[0] == ["name", "n"]
+    assert rows[1:] == [[printable(name), printable(number)]]
+
+
+@given(CELLS)
+def test_a_markdown_row_stays_one_row(text: str) -> None:
+    assert len(markdown(table((text, "1"))).split("\n")) == 7
+
+
+@given(CELLS)
+def test_nothing_printed_moves_the_cursor(text: str) -> None:
+    assert all(c.isprintable() or c == "\n" for c in printable(text))
+
+
+@pytest.mark.parametrize("text", ["[red]x[/red]", "op[b", "[/", ":smile:", "\x1b[31mred", "‮reversed"])
+def test_names_are_never_markup(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    write_tables([table((text, "1"))], Format.TABLE)
+    assert printable(text) in capsys.readouterr().out
