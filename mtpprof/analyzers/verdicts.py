@@ -66,6 +66,7 @@ class Verdict(StrEnum):
     ASSUMED_RANK = "assumed_rank"
     CONFLICTING_RANK = "conflicting_rank"
     DUPLICATE_RANK = "duplicate_rank"
+    COPY = "copy"
     STALE_FILE = "stale_file"
     MISSING_RANKS = "missing_ranks"
     UNKNOWN_WORLD = "unknown_world"
@@ -148,6 +149,7 @@ VERDICTS: dict[Verdict, VerdictInfo] = {
     Verdict.DUPLICATE_RANK: _info(
         Severity.WARNING, _CROSS, "name the one file of each rank, or use --rank-map FILE=RANK"
     ),
+    Verdict.COPY: _info(Severity.NOTE, _NONE),
     Verdict.STALE_FILE: _info(
         Severity.NOTE, _NONE, "it is left out; give a directory of its own to every run"
     ),

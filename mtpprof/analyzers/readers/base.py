@@ -68,6 +68,8 @@ class Peek:
     start_ns: int | None = None
     """First event, in nanoseconds since the epoch."""
     size_bytes: int = 0
+    several: bool = False
+    """The format puts several processes into one file, each with a rank of its own."""
 
 
 class Reader(Protocol):

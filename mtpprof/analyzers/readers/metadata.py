@@ -73,14 +73,21 @@ def base_time_ns(path: Path, written: int | None, last_us: float) -> int | None:
         return written
     if last_us >= _EPOCH_FROM_US:
         return 0
-    stamp = _NAME_STAMP.search(path.name)
+    stamp = stamp_ns(path)
     if stamp is None:
         return None
-    digits = stamp[1]
-    stamp_ns = int(digits) * 10 ** (19 - len(digits)) if len(digits) in (13, 16, 19) else 0
-    base_ns = stamp_ns // _QUARTER_NS * _QUARTER_NS
-    age_ns = stamp_ns - base_ns - round(last_us * 1000)
+    base_ns = stamp // _QUARTER_NS * _QUARTER_NS
+    age_ns = stamp - base_ns - round(last_us * 1000)
     return base_ns if 0 <= age_ns < _NAME_SLACK_NS else None
+
+
+def stamp_ns(path: Path) -> int | None:
+    """The time in a trace's file name, as torch's handler and vLLM write it, in ns since the epoch; None: it has none."""
+    match = _NAME_STAMP.search(path.name)
+    if match is None or len(match[1]) not in (13, 16, 19):
+        return None
+    digits = match[1].ljust(19, "0")
+    return int(digits)
 
 
 def _groups(value: object) -> tuple[ProcessGroup, ...]:

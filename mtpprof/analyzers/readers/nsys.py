@@ -115,12 +115,14 @@ class NsysReader:
         """Host and start of the capture; ranks are numbered when the file is read."""
         with _opened(path) as database:
             meta = database.meta()
+            several = database.processes() > 1
         return Peek(
             path=path,
             reader=self.name,
             host=meta.host,
             start_ns=meta.base_time_ns,
             size_bytes=path.stat().st_size,
+            several=several,
         )
 
     def read(self, path: Path, limits: Limits) -> tuple[EventTable, ...]:
@@ -162,7 +164,6 @@ class _Database:
         environment = dict(self._rows("TARGET_INFO_SYSTEM_ENV", "name, value"))
         export = dict(self._rows("META_DATA_EXPORT", "name, value"))
         starts = [start for (start,) in self._rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")]
-        spans = [span for (span,) in self._rows("ANALYSIS_DETAILS", "duration")]
         version = export.get("EXPORT_PRODUCT_VERSION")
         host = environment.get("Hostname")
         return TraceMeta(
@@ -172,8 +173,21 @@ class _Database:
             base_time_ns=starts[0] if starts and isinstance(starts[0], int) else None,
             devices=tuple(str(name) for (name,) in self._rows("TARGET_INFO_GPU", "name")),
             producer={"nsys_version": str(version)} if version else {},
-            window_ns=(0, spans[0]) if spans and isinstance(spans[0], int) else None,
         )
+
+    def processes(self) -> int:
+        """Number of processes that ran kernels, or used NVTX where none did."""
+        for table, column in (
+            ("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"),
+            ("NVTX_EVENTS", "globalTid >> 24"),
+        ):
+            if table in self._tables:
+                (count,) = self._connection.execute(
+                    f'select count(distinct {column}) from "{table}"'
+                ).fetchone()
+                if count:
+                    return int(count)
+        return 0
 
     def records(self) -> dict[str, NDArray[Any]]:
         """All rows of all processes, as columns in order of time."""
