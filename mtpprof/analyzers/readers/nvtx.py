@@ -119,7 +119,12 @@ class NvtxCapture:
 
     def _decoded(self, row: int, at: int) -> PayloadValue | None:
         domain = int(self.domain[row])
-        values = [self.schemas.decode(domain, item.schema_id, item.data) for item in self.payloads(at)]
+        values = [
+            self.schemas.decode(domain, item.schema_id, item.data)
+            if item.data or not item.size_bytes
+            else f"{item.size_bytes} bytes, not kept"
+            for item in self.payloads(at)
+        ]
         if not values:
             return None
         return values[0] if len(values) == 1 else values

@@ -607,8 +607,11 @@ static int next_thread_chunk(size_t blob)
     pthread_mutex_lock(&process.lock);
     struct chunk_header *chunk = open_process_file() ? new_chunk(CHUNK_EVENTS, bytes) : NULL;
     pthread_mutex_unlock(&process.lock);
-    if (chunk == NULL)
+    if (chunk == NULL) {
+        /* Nothing more from this thread: a pop that still fitted would be taken for that of an earlier push. */
+        thread.back = thread.front;
         return 0;
+    }
     release_thread_chunk(NULL);
     thread.chunk = chunk;
     thread.chunk_bytes = bytes;
