@@ -30,6 +30,8 @@ REPORT_FILE = "report.json"
 TIMING_FILE = "timing.json"
 OUTPUTS_FILE = "outputs.json"
 LOGS = "logs"
+WORKER_FAILED = "worker_failed"
+"""Event of a rank that failed: rank, exit_code, signal, message."""
 MAX_JSON_BYTES = 256 * 1024 * 1024
 
 Status = Literal["running", "complete", "interrupted", "failed"]

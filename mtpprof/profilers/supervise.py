@@ -7,6 +7,7 @@ run is left.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import subprocess
 import time
@@ -18,13 +19,17 @@ from typing import Any
 from mtpprof.errors import InterruptedRunError, MtpprofError, RunError
 from mtpprof.profilers import lifetime, watchdog
 from mtpprof.profilers.engines.base import Command
-from mtpprof.rundir import EventFollower, RunDirectory, RunRecord
+from mtpprof.rundir import WORKER_FAILED, EventFollower, RunDirectory, RunRecord
 
 POLL_S = 0.1
 STOP_GRACE_S = 3.0
 STALL_MARGIN_S = 30.0
 """Workers' own watchdogs come first; this one is for a launcher that hangs."""
+FAILURE_GRACE_S = 2.0
 LOG_TAIL_BYTES = 8_192
+FULL_BYTES = 1_000_000
+PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "did not arrive")
+"""What a healthy rank says of one that has died (gloo, and our own transport)."""
 
 OnEvent = Callable[[dict[str, Any]], None]
 
@@ -39,7 +44,7 @@ def supervise(command: Command, run: RunRecord, directory: RunDirectory, on_even
     """
     follower = EventFollower(directory, from_end=True)
     directory.launcher_log.parent.mkdir(parents=True, exist_ok=True)
-    failure: dict[str, Any] | None = None
+    failures: list[dict[str, Any]] = []
     with directory.launcher_log.open("ab") as log, _signals_interrupt():
         process = subprocess.Popen(
             command.argv,
@@ -55,12 +60,14 @@ def supervise(command: Command, run: RunRecord, directory: RunDirectory, on_even
                 ended = process.poll() is not None
                 for event in follower.new():
                     last_s = time.monotonic()
-                    if event.get("event") == "worker_failed":
-                        failure = event
+                    if event.get("event") == WORKER_FAILED:
+                        failures.append(event)
                     on_event(event)
-                if ended:
+                quiet_s = time.monotonic() - last_s
+                # A rank has failed: the launcher may say more (which one was killed), but it may also wait for a rank that hangs.
+                if ended or (failures and quiet_s > FAILURE_GRACE_S):
                     break
-                if time.monotonic() - last_s > run.timeout_s + STALL_MARGIN_S:
+                if quiet_s > run.timeout_s + STALL_MARGIN_S:
                     raise RunError(
                         f"{directory.root}: no progress for {run.timeout_s + STALL_MARGIN_S:.0f} s; the run was ended. "
                         f"See {directory.launcher_log}, or raise --timeout."
@@ -71,8 +78,18 @@ def supervise(command: Command, run: RunRecord, directory: RunDirectory, on_even
         finally:
             lifetime.end_group(process, STOP_GRACE_S)
             lifetime.remove_segments(command.shared_memory_prefix)
-    if process.returncode or failure:
-        raise describe_failure(failure, directory, process.returncode)
+    if process.returncode or failures:
+        raise describe_failure(root_cause(failures), directory, process.returncode)
+
+
+def root_cause(failures: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The failure that came first in substance: a killed rank, then the first that does not complain about its peers."""
+
+    def rank(failure: dict[str, Any]) -> tuple[bool, bool]:
+        message = str(failure.get("message"))
+        return not failure.get("signal"), any(words in message for words in PEER_IS_GONE)
+
+    return min(failures, key=rank, default=None)
 
 
 def describe_failure(
@@ -80,6 +97,10 @@ def describe_failure(
 ) -> MtpprofError:
     """One sentence on why the engine's process ended, from the launcher's report and the logs."""
     if failure is None:
+        if shutil.disk_usage(directory.root).free < FULL_BYTES:
+            return RunError(
+                f"{directory.root}: no space left on the device; make room and go on with --resume."
+            )
         tail = last_line(directory.launcher_log)
         return RunError(
             f"the launcher ended with status {returncode} ({tail}); see {directory.launcher_log}."
@@ -93,8 +114,8 @@ def describe_failure(
         reason = "made no progress within --timeout and was ended, its stack is in its log"
     elif name in ("RunError", "MissingEnvironmentError", "UsageError", "InputError"):
         return RunError(text)
-    elif "No space left on device" in message:
-        reason = f"could not write its results: no space left on the device of {directory.root}"
+    elif name == "OSError":
+        reason = f"could not write its results ({text})"
     elif message and "error-file: <N/A>" not in message:
         reason = f"failed with {message.splitlines()[0]}"
     else:

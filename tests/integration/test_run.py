@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 
 from mtpprof.models.optimizations import expected_collectives
 from mtpprof.profilers import sizes
-from tests.integration.conftest import SMALL, Started, rank_pid
+from tests.integration.conftest import SMALL, Started, rank_pid, worker_pids
 
 Start = Callable[..., Started]
 
@@ -159,15 +160,11 @@ def test_a_killed_parent_takes_its_workers_along(start: Start) -> None:
     run.wait_for(second_visit)
     run.process.kill()
     run.process.wait()
-    # the fixture looks for processes; the kernel needs a moment to end the chain of them
-    for _ in range(100):
-        if subprocess.run(
-            ["pgrep", "-f", str(run.directory.root)], stdout=subprocess.DEVNULL, check=False
-        ).returncode:
+    for _ in range(100):  # the kernel ends the chain of them one after the other
+        if not worker_pids(run.directory):
             break
-        import time
-
         time.sleep(0.05)
+    assert worker_pids(run.directory) == []
 
 
 def test_an_interrupt_while_workers_start(start: Start) -> None:

@@ -21,8 +21,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from mtpprof.profilers.engines import worker
 from mtpprof.profilers.engines.base import Nodes
 from mtpprof.profilers.lifetime import die_with_parent
-from mtpprof.rundir import RunDirectory, RunRecord
+from mtpprof.rundir import WORKER_FAILED, RunDirectory, RunRecord
 
+PRELOAD = "mtpprof.profilers.engines.preload"
 MONITOR_INTERVAL_S = 0.1
 SHUTDOWN_TIMEOUT_S = 5
 
@@ -54,13 +55,13 @@ def main() -> int:
     directory = RunDirectory(Path(root))
     nodes = Nodes(count=int(count), rank=int(rank), endpoint=endpoint)
     run = directory.run()
-    multiprocessing.set_forkserver_preload([worker.__name__])
+    multiprocessing.set_forkserver_preload([PRELOAD])
     try:
         elastic_launch(launch_config(run, nodes), worker.main)(root)
     except ChildFailedError as error:
         failed_rank, failure = error.get_first_failure()
         directory.append_event(
-            "worker_failed",
+            WORKER_FAILED,
             rank=failed_rank,
             exit_code=failure.exitcode,
             signal=failure.signal_name() if failure.exitcode < 0 else None,

@@ -6,6 +6,7 @@ progress, every rank writes its own traces and its own log.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from datetime import timedelta
@@ -29,28 +30,38 @@ from mtpprof.profilers.engines.base import Window
 from mtpprof.profilers.experiment import run_cases
 from mtpprof.profilers.lifetime import die_with_parent
 from mtpprof.profilers.watchdog import Watchdog
-from mtpprof.rundir import CaseRecord, RunDirectory, RunRecord
+from mtpprof.rundir import WORKER_FAILED, CaseRecord, RunDirectory, RunRecord
 
+WATCHDOG_MARGIN_S = 5.0
+"""A rank that waits for another reports that one before it is taken for hung itself."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 
 
 def main(root: str) -> None:
-    """Entry point of a rank; failures go to the launcher through torch's error file."""
+    """Entry point of a rank."""
     die_with_parent()
     directory = RunDirectory(Path(root))
     rank = int(os.environ["RANK"])
     _redirect_output(directory.log(rank))
     run = directory.run()
     watchdog = Watchdog(
-        run.timeout_s, heartbeat=lambda doing: directory.append_event("rank", rank=rank, doing=doing)
+        run.timeout_s + WATCHDOG_MARGIN_S,
+        heartbeat=lambda doing: directory.append_event("rank", rank=rank, doing=doing),
     )
-    with torch.inference_mode():
-        host = ReferenceHost(run, directory, watchdog)
-        try:
+    try:
+        with torch.inference_mode():
+            host = ReferenceHost(run, directory, watchdog)
             run_cases(run, directory, host)
-        finally:
-            watchdog.stop()
-        host.close()
+            host.close()
+    except Exception as error:
+        # Said at once: the launcher reports only when all ranks have ended, and one of them may hang.
+        with contextlib.suppress(OSError):
+            directory.append_event(
+                WORKER_FAILED, rank=rank, exit_code=1, signal=None, message=f"{type(error).__name__}: {error}"
+            )
+        raise
+    finally:
+        watchdog.stop()
 
 
 def _redirect_output(path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from mtpprof.errors import InterruptedRunError, RunError
 from mtpprof.profilers.engines.base import Command
 from mtpprof.profilers.lifetime import SHM_DIR, group_alive
-from mtpprof.profilers.supervise import describe_failure, supervise
+from mtpprof.profilers.supervise import describe_failure, root_cause, supervise
 from mtpprof.rundir import SCHEMA_VERSION, RunDirectory, RunRecord
 
 
@@ -93,7 +93,7 @@ def test_a_child_that_fails_is_described_by_its_last_words(tmp_path: Path) -> No
         (
             {"rank": 0, "exit_code": 1, "message": "OSError: [Errno 28] No space left on device"},
             "",
-            "no space left",
+            "could not write its results",
         ),
         ({"rank": 0, "exit_code": 1, "message": "KeyError: 'x'"}, "", "rank 0 failed with KeyError: 'x'"),
         ({"rank": 0, "exit_code": 7, "message": ""}, "Bus error\n", r"ended with status 7 \(Bus error\)"),
@@ -108,6 +108,30 @@ def test_worker_failures_name_the_rank_and_the_reason(
     path.write_text(log)
     with pytest.raises(RunError, match=said):
         raise describe_failure(event, directory, 1)
+
+
+def test_the_root_cause_is_the_killed_rank_then_whoever_does_not_blame_a_peer() -> None:
+    peer = {"rank": 0, "message": "RuntimeError: Connection closed by peer [127.0.0.1]:3", "signal": None}
+    own = {"rank": 1, "message": "ValueError: bad", "signal": None}
+    killed = {"rank": 2, "message": "", "signal": "SIGKILL"}
+    assert root_cause([]) is None
+    assert root_cause([peer]) is peer
+    assert root_cause([peer, own]) is own
+    assert root_cause([peer, own, killed]) is killed
+
+
+def test_a_rank_that_failed_ends_the_run_though_another_hangs(tmp_path: Path) -> None:
+    script = f"""
+        import time
+        from pathlib import Path
+        from mtpprof.rundir import WORKER_FAILED, RunDirectory
+        RunDirectory(Path({str(tmp_path)!r})).append_event(
+            WORKER_FAILED, rank=0, exit_code=1, signal=None, message="RunError: rank 1 did not arrive"
+        )
+        time.sleep(99)
+    """
+    with pytest.raises(RunError, match="rank 1 did not arrive"):
+        run_child(script, tmp_path)
 
 
 def test_a_silent_child_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
