@@ -98,3 +98,8 @@ def run_ranks(size: int, work: Callable[[Communicator], T], *, fused: bool = Fal
     for error in sorted(errors, key=lambda error: type(error).__name__ == "BrokenBarrierError"):
         raise error
     return [future.result() for future in futures]
+
+
+def solo() -> Communicator:
+    """The only rank of a group of one."""
+    return Communicator(ThreadBackend(Exchange(1), 0, fused=False))
