@@ -182,11 +182,20 @@ class Schemas:
         return self.enumerations.get((domain, entry.type))
 
     def number_format(self, domain: int, type_id: int) -> str | None:
-        """NumPy type of a predefined number or of an enumeration; None: it is neither."""
+        """NumPy type of a predefined number, an enumeration, or a layout of one lone number; None: it is none of them.
+
+        The Python package registers such a layout for every NumPy type and nests it in its structures and arrays.
+        """
         enumeration = self.enumerations.get((domain, type_id))
         if enumeration is not None:
             return {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}.get(enumeration.value_bytes)
-        return _NUMBERS.get(type_id)
+        schema = self.layouts.get((domain, type_id))
+        if schema is None or schema.kind != _SCHEMA_STATIC or len(schema.entries) != 1:
+            return _NUMBERS.get(type_id)
+        lone = schema.entries[0]
+        number = _NUMBERS.get(lone.type)
+        plain = number is not None and lone.flags == 0 and lone.offset == 0
+        return number if plain and np.dtype(number).itemsize == schema.static_bytes else None
 
     def size_and_alignment(self, domain: int, type_id: int) -> tuple[int, int]:
         """Of one element of a type, in bytes; size 0: not known beforehand."""
@@ -319,7 +328,9 @@ class _Decoder:
         if _is_elsewhere(entry):
             return f"0x{int.from_bytes(self._data[at : at + 8], 'little'):x}", at + 8
         array = entry.flags & _ARRAY_MASK
-        nested = self._schemas.layouts.get((self._domain, entry.type))
+        nested = None
+        if self._schemas.number_format(self._domain, entry.type) is None:
+            nested = self._schemas.layouts.get((self._domain, entry.type))
         if nested is not None and not array:
             return self.structure(nested, at, depth + 1)
         size = self._schemas.size_and_alignment(self._domain, entry.type)[0]

@@ -104,6 +104,14 @@ def test_nested_structures_and_arrays_of_them() -> None:
     }
 
 
+def test_a_layout_of_one_number_is_that_number_where_it_is_nested() -> None:
+    """The Python package has one for every NumPy type."""
+    lone = schema(entry(INT32, "int32"), size=4)
+    array = schema(entry(UINT64, "size"), entry(OTHER, "data", detail=0, flags=LENGTH_INDEX), kind=DYNAMIC)
+    assert decode(struct.pack("<Q2i", 2, 5, -6), array, lone=lone) == {"size": 2, "data": [5, -6]}
+    assert decode(struct.pack("<i", 5), lone) == {"int32": 5}
+
+
 def test_fields_without_or_with_the_same_name_stay_apart() -> None:
     layout = schema(entry(INT8), entry(INT8, "a"), entry(INT8, "a"), entry(INT8, "a (2)"))
     decoded = decode(bytes([1, 2, 3, 4]), layout)
