@@ -39,7 +39,7 @@ class Vocabulary:
 
     def code(self, text: str) -> int:
         """The code of `text`, a new one where it is new."""
-        return self._codes.setdefault(text, len(self._codes))
+        return self._codes.setdefault(str(text), len(self._codes))
 
     def codes(self, texts: Iterable[str]) -> I32:
         """The codes of many texts."""
@@ -116,7 +116,7 @@ class Calls:
     seq: I64
     """Number of the call on its group, equal on all ranks; -1: not recorded."""
     step: I32
-    """Row in the steps of the analysis; -1: in no step."""
+    """Number of the step among those of its trace, from 0; -1: in no step."""
     match: I32
     """Equal for the calls of the ranks of one collective; -1: not matched."""
     wait_ns: I64

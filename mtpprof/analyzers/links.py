@@ -51,6 +51,8 @@ class Nest:
     def innermost(self, track: NDArray[Any], time: I64) -> I64:
         """For each time on a thread, the position of the innermost range around it, or -1; both ends belong to a range."""
         found = np.full(len(time), MISSING, np.int64)
+        if not len(self.rows):
+            return found
         for thread in np.unique(track):
             low, high = np.searchsorted(self.track, [thread, thread + 1])
             asked = track == thread

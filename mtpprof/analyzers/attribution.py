@@ -1,0 +1,242 @@
+"""Puts attribution together: traces in, calls with bytes, phases, steps, matches and waits out, and what cannot be said.
+
+`analyze` is a pure function. Its result holds the columns (`Attribution.calls`, `.steps`), on which all views of `grouping`
+and `stepviews` work, beside what was found about the set as a whole. An answer that the traces do not support is in `withheld`
+with the reason; it is nowhere a zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mtpprof.analyzers.calls import Calls, Vocabulary, join
+from mtpprof.analyzers.classify import with_user_rules
+from mtpprof.analyzers.collectives import Suspect, find_calls
+from mtpprof.analyzers.derive import derive_by_position, derive_from_model
+from mtpprof.analyzers.phases import tell_phases
+from mtpprof.analyzers.ranks import Clock, GroupView, match_ranks
+from mtpprof.analyzers.rules import Rule
+from mtpprof.analyzers.steps import Steps, find_marks, join_steps, place_calls, step_columns
+from mtpprof.analyzers.table import MISSING, EventTable, TraceSet
+from mtpprof.analyzers.verdicts import Answer, Problem, Verdict, withheld
+from mtpprof.analyzers.waits import Straggler, WaitShare, mark_transients, stragglers, wait_share
+from mtpprof.errors import UsageError
+from mtpprof.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The part of the traces that is looked at; None: no bound."""
+
+    start_ns: int | None = None
+    """From the first event of the set."""
+    end_ns: int | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    """Numbers of steps as the trace counts them, both included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `analyze` is asked to do."""
+
+    rules: tuple[Rule, ...] = ()
+    """The user's own rules, asked before the built-in ones."""
+    ranks: frozenset[int] | None = None
+    """Ranks to show; None: all. The others still serve to match collectives."""
+    window: Window = Window()
+    model: ModelSpec | None = None
+    """Dimensions from which payloads of calls without sizes are derived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withheld:
+    """An answer that is not given."""
+
+    answer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """What the traces of one run say of its communication."""
+
+    label: str
+    world_size: int | None
+    ranks: tuple[int, ...]
+    missing_ranks: tuple[int, ...]
+    paths: tuple[str, ...]
+    """By table index."""
+    calls: Calls
+    steps: Steps
+    clocks: tuple[Clock, ...]
+    groups: tuple[GroupView, ...]
+    waits: WaitShare
+    waits_by_kind: dict[str, WaitShare]
+    stragglers: tuple[Straggler, ...]
+    suspects: tuple[Suspect, ...]
+    """Names that look like communication and that no rule knows, summed over the ranks."""
+    problems: tuple[Problem, ...]
+    withheld: tuple[Withheld, ...]
+    transients: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
+    """Attribute the time and bytes of a run's traces to its collectives.
+
+    Args:
+        traces: The event tables of one run.
+        options: Rules, window, ranks, model.
+
+    Raises:
+        UsageError: a rank is asked for that the set does not have.
+    """
+    options = options or Options()
+    if options.ranks is not None and (absent := sorted(options.ranks - set(traces.ranks))):
+        raise UsageError(f"{traces.label}: has no trace of ranks {absent}; it has {list(traces.ranks)}.")
+    parts = _Parts.of(traces, options)
+    problems = traces.all_problems()
+    metas = [table.meta for table in traces.tables]
+    forbidding = [
+        item for item in withheld(problems, Answer.CROSS_RANK) if item.verdict is not Verdict.MISSING_RANKS
+    ]
+    matching = match_ranks(
+        parts.calls, metas, traces.world_size, forbidden=" ".join(item.sentence for item in forbidding)
+    )
+    calls, transients = mark_transients(matching.calls)
+    calls = _chosen(calls, parts.steps, options, _origin(traces))
+    residual = max((view.residual_ns for view in matching.groups if view.waits_known), default=0)
+    reasons = [
+        *matching.reasons,
+        *(f"{view.group}: {view.reason}." for view in matching.groups if view.reason),
+    ]
+    kinds = {calls.texts[code]: calls.take(calls.kind == code) for code in np.unique(calls.kind).tolist()}
+    return Attribution(
+        label=traces.label,
+        world_size=traces.world_size,
+        ranks=traces.ranks,
+        missing_ranks=traces.missing_ranks,
+        paths=tuple(meta.path for meta in metas),
+        calls=calls,
+        steps=parts.steps,
+        clocks=matching.clocks,
+        groups=matching.groups,
+        waits=wait_share(calls, residual, " ".join(reasons)),
+        waits_by_kind={kind: wait_share(part, residual, " ".join(reasons)) for kind, part in kinds.items()},
+        stragglers=stragglers(calls),
+        suspects=_summed(parts.suspects),
+        problems=problems,
+        withheld=tuple(_withheld(calls, parts.steps, reasons, problems)),
+        transients=transients,
+        notes=parts.notes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Parts:
+    """Everything that is found in one trace at a time, put together."""
+
+    calls: Calls
+    steps: Steps
+    suspects: tuple[Suspect, ...]
+    notes: tuple[str, ...]
+
+    @staticmethod
+    def of(traces: TraceSet, options: Options) -> _Parts:
+        classifier, vocabulary = with_user_rules(options.rules), Vocabulary()
+        call_parts, step_parts = [], []
+        suspects: list[Suspect] = []
+        notes: list[str] = []
+        for index, table in enumerate(traces.tables):
+            found = find_calls(table, classifier, vocabulary)
+            columns = found.columns
+            marks = find_marks(table, columns)
+            step, start, end = place_calls(table, columns, marks)
+            tell_phases(table, columns, marks, step, vocabulary)
+            derive_by_position(columns, step, marks.names, vocabulary)
+            if options.model is not None:
+                derive_from_model(columns, step, marks.names, vocabulary, options.model)
+            base = table.meta.base_time_ns or 0
+            columns["step"], columns["table"] = step.astype(np.int32), np.full(len(step), index, np.int32)
+            columns["ts_ns"] = columns["ts_ns"] + base
+            columns["launch_ns"] = np.where(
+                columns["launch_ns"] == MISSING, MISSING, columns["launch_ns"] + base
+            )
+            steps = step_columns(table, marks, start + base, end + base, vocabulary)
+            steps["table"] = np.full(len(start), index, np.int32)
+            call_parts.append(columns)
+            step_parts.append(steps)
+            suspects += found.suspects
+            notes += [f"{_name(table)}: {note}" for note in found.notes]
+        return _Parts(
+            calls=join(call_parts, vocabulary),
+            steps=join_steps(step_parts, vocabulary),
+            suspects=tuple(suspects),
+            notes=tuple(notes),
+        )
+
+
+def _name(table: EventTable) -> str:
+    return table.meta.path if table.meta.rank is None else f"rank {table.meta.rank}"
+
+
+def _origin(traces: TraceSet) -> int:
+    """Start of the first event of the set, on the clock of the calls."""
+    starts = [int(table.ts_ns[0]) + (table.meta.base_time_ns or 0) for table in traces.tables if len(table)]
+    return min(starts, default=0)
+
+
+def _chosen(calls: Calls, steps: Steps, options: Options, origin_ns: int) -> Calls:
+    """The calls of the ranks and of the window that are asked for."""
+    window = options.window
+    keep = np.ones(len(calls), np.bool_)
+    if options.ranks is not None:
+        keep &= np.isin(calls.rank, list(options.ranks))
+    if window.start_ns is not None:
+        keep &= calls.ts_ns >= origin_ns + window.start_ns
+    if window.end_ns is not None:
+        keep &= calls.ts_ns < origin_ns + window.end_ns
+    if window.first_step is not None or window.last_step is not None:
+        row = steps.rows_of(calls.table, calls.step)
+        inside = row != MISSING
+        number = np.full(len(calls), MISSING, np.int64)
+        number[inside] = steps.number[row[inside]]
+        keep &= inside
+        keep &= number >= (window.first_step or 0)
+        if window.last_step is not None:
+            keep &= number <= window.last_step
+    return calls if keep.all() else calls.take(keep)
+
+
+def _summed(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
+    """Suspects of all ranks, one entry per name, the longest first."""
+    by_name: dict[str, Suspect] = {}
+    for item in suspects:
+        known = by_name.get(item.name)
+        by_name[item.name] = (
+            item
+            if known is None
+            else replace(known, count=known.count + item.count, dur_ns=known.dur_ns + item.dur_ns)
+        )
+    return tuple(sorted(by_name.values(), key=lambda item: (-item.dur_ns, item.name)))
+
+
+def _withheld(
+    calls: Calls, steps: Steps, reasons: Iterable[str], problems: Iterable[Problem]
+) -> Iterable[Withheld]:
+    for reason in dict.fromkeys(reasons):
+        yield Withheld(answer="wait and transfer", reason=reason)
+    for problem in problems:
+        for answer in sorted(problem.forbids - {Answer.CROSS_RANK}):
+            yield Withheld(answer=str(answer), reason=problem.sentence)
+    unknown = calls.payload_bytes == MISSING
+    for code, count in zip(*np.unique(calls.how[unknown], return_counts=True), strict=True):
+        yield Withheld(answer=f"bytes of {count} of {len(calls)} calls", reason=calls.texts[code])
+    if len(calls) and not len(steps):
+        yield Withheld(
+            answer="figures per step", reason="no annotation or graph launch in the trace tells its steps"
+        )
