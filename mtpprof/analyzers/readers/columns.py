@@ -126,7 +126,7 @@ class Columns:
             "stream": integers([arg.stream for arg in args], np.int32),
             "correlation": integers([arg.correlation for arg in args], np.int64),
             "external_id": self._external_ids(args),
-            "dims": [shapes[bytes(arg.dims)] for arg in args],
+            "dims": [shapes[bytes(arg.dims or arg.old_dims)] for arg in args],
             "types": [shapes[bytes(arg.types)] for arg in args],
         }
         for name, dtype in EVENT_COLUMNS.items():
@@ -200,13 +200,16 @@ class Columns:
     def _float_times(self, us: NDArray[np.float64]) -> tuple[I64, Bools, float]:
         usable = np.isfinite(us) & (np.abs(us) < _MAX_US)
         us = np.where(usable, us, 0.0)
-        fractional = us != np.floor(us)
+        whole = np.floor(us)
+        fraction = us - whole
+        fractional = fraction != 0.0
         largest = float(np.max(np.abs(us), initial=0.0))
         if fractional.any():
             self.oddities.fractional = True
             if largest >= _EXACT_BELOW_US:
                 self.oddities.rounded |= bool(np.any(np.abs(us[fractional]) >= _EXACT_BELOW_US))
-        return np.rint(us * 1000.0).astype(np.int64), usable, largest
+        # Apart, because microseconds since the epoch times 1000 no longer fit a float64.
+        return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000.0).astype(np.int64), usable, largest
 
 
 def integers(values: list[Any], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:

@@ -97,7 +97,7 @@ class KinetoReader:
     """Chrome-format JSON."""
 
     name = "kineto"
-    version = 1
+    version = 2
     suffixes = (".json", ".json.gz")
 
     def recognises(self, head: bytes) -> bool:

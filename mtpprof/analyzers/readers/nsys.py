@@ -284,7 +284,7 @@ class _Database:
             _integer(source.owner, present, "0"),
             source.name,
         )
-        where = f"start between {-_MAX_NS} and {_MAX_NS} and end between {-_MAX_NS} and {_MAX_NS}"
+        where = " and ".join(f"{time} between {-_MAX_NS} and {_MAX_NS}" for time in wanted[:2])
         query = f'select {", ".join(wanted)} from "{source.table}" where {source.where} and {where}'
         cursor = self._connection.execute(query)
         while rows := cursor.fetchmany(_BATCH_ROWS):

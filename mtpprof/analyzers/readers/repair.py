@@ -16,14 +16,22 @@ from mtpprof.analyzers.readers.events import Event, lenient_event
 LENIENT_ERRORS = (ValueError, RecursionError)
 """What `decode_at` raises; `json.JSONDecodeError` is a `ValueError`."""
 
+SECOND_HEAD = re.compile(r'"(?:schemaVersion|traceEvents|distributedInfo|baseTimeNanoseconds)"\s*:')
+"""Found among events, it is the beginning of another trace: several processes wrote to one path."""
+
 _MAX_REPAIR_CHARS = 256 << 10
 _MAX_INT_DIGITS = 25
 
 _NAMES = tuple(
-    re.compile(rf'("name"\s*:\s*")(.*?)("\s*(?:{after}))', re.DOTALL)
-    for after in (r',\s*"pid"\s*:', r',\s*"(?:ph|cat|tid|ts|dur|args)"\s*:', r',\s*"pid"\s*:|\}')
+    re.compile(rf'("name"\s*:\s*")({any_text})("\s*(?:{after}))')
+    for any_text, after in (
+        (r"[^\n]*?", r',\s*"pid"\s*:'),
+        (r"[^\n]*", r',\s*"pid"\s*:'),
+        (r"[^\n]*?", r',\s*"(?:ph|cat|tid|ts|dur|args)"\s*:'),
+        (r"[^\n]*?", r',\s*"pid"\s*:|\}'),
+    )
 )
-"""A name and what follows it. Kineto writes the process id next, so that reading is tried first."""
+"""A name on one line and what follows it. Kineto writes the process id next, so those readings are tried first."""
 _LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _BARE_QUOTE = re.compile(r'(?<!\\)((?:\\\\)*)"')
 _NO_NUMBER = re.compile(r":\s*[-+]?(?:nan|inf(?:inity)?)(?:\([a-z0-9]*\))?(?=\s*[,}\]])", re.IGNORECASE)
@@ -61,7 +69,7 @@ def decode_at(text: str, position: int) -> tuple[Any, int]:
 
 def repair_event(text: str) -> Event | None:
     """The event that a damaged piece of text was meant to be; None where that cannot be told."""
-    if len(text) > _MAX_REPAIR_CHARS:
+    if len(text) > _MAX_REPAIR_CHARS or SECOND_HEAD.search(text):
         return None
     for pattern in _NAMES:
         mended = pattern.sub(_escape_name, text)
@@ -71,7 +79,8 @@ def repair_event(text: str) -> Event | None:
             value, end = decode_at(mended, 0)
         except LENIENT_ERRORS:
             continue
-        return lenient_event(value) if not mended[end:].strip() else None
+        if not mended[end:].strip():
+            return lenient_event(value)
     return None
 
 

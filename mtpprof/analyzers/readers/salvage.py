@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 
 from mtpprof.analyzers.readers.base import TraceFormatError
 from mtpprof.analyzers.readers.events import DECODE_ERRORS, Event, ExactEvent, lenient_event
-from mtpprof.analyzers.readers.repair import LENIENT_ERRORS, decode_at, repair_event
+from mtpprof.analyzers.readers.repair import LENIENT_ERRORS, SECOND_HEAD, decode_at, repair_event
 from mtpprof.analyzers.verdicts import Verdict
 
 AnyEvent = Event | ExactEvent
 Decode = Callable[[bytes], Sequence[AnyEvent]]
-
-SECOND_HEAD = re.compile(r'"(?:schemaVersion|traceEvents|distributedInfo|baseTimeNanoseconds)"\s*:')
 
 _MAX_CARRY_CHARS = 1 << 20
 _MIN_DAMAGE_TO_REFUSE = 1000
@@ -61,18 +59,18 @@ class Scan:
 class Salvager:
     """Decodes the stretches of one file, in order, and keeps the notes."""
 
-    def __init__(self, path: str, decode: Decode, separator: bytes | None, notes: TextNotes) -> None:
+    def __init__(self, path: str, decode: Decode, notes: TextNotes) -> None:
         self.notes = notes
         self._path = path
         self._decode = decode
-        self._separator = separator if separator is not None and b"\n" in separator else None
 
-    def events(self, text: bytes, offset: int) -> Scan:
+    def events(self, text: bytes, offset: int, separator: bytes | None) -> Scan:
         """The events of a stretch that starts with an event and, in most cases, ends with one.
 
         Args:
             text: The stretch, without brackets.
             offset: Where it starts in the file's text, for messages.
+            separator: What stands between events, where it cannot stand inside one; None: there is no such text.
 
         Raises:
             TraceFormatError: too much of the file is damaged, or two writers shared it.
@@ -80,10 +78,10 @@ class Salvager:
         try:
             scan = Scan(events=list(self._decode(b"[" + text + b"]")))
         except DECODE_ERRORS:
-            if self._separator is None:
+            if separator is None:
                 scan = self._scan(text.decode("utf-8", "replace"), offset, more=True)
             else:
-                scan = self._bisect(text.split(self._separator), offset, first=True, last=True)
+                scan = self._bisect(text.split(separator), separator, offset, first=True, last=True)
         self.notes.events += len(scan.events)
         return scan
 
@@ -93,9 +91,8 @@ class Salvager:
         self.notes.events += len(scan.events)
         return scan
 
-    def _bisect(self, pieces: list[bytes], offset: int, *, first: bool, last: bool) -> Scan:
-        assert self._separator is not None
-        text = (b"" if first else b"{") + self._separator.join(pieces) + (b"" if last else b"}")
+    def _bisect(self, pieces: list[bytes], separator: bytes, offset: int, *, first: bool, last: bool) -> Scan:
+        text = (b"" if first else b"{") + separator.join(pieces) + (b"" if last else b"}")
         try:
             return Scan(events=list(self._decode(b"[" + text + b"]")))
         except DECODE_ERRORS:
@@ -103,14 +100,12 @@ class Salvager:
         if len(pieces) == 1:
             return self._scan(text.decode("utf-8", "replace"), offset, more=False, whole=True)
         middle = len(pieces) // 2
-        scan = self._bisect(pieces[:middle], offset, first=first, last=False)
+        scan = self._bisect(pieces[:middle], separator, offset, first=first, last=False)
         if scan.closed is not None:
-            scan.closed += (self._separator[1:] + self._separator.join(pieces[middle:])).decode(
-                "utf-8", "replace"
-            )
+            scan.closed += (separator[1:] + separator.join(pieces[middle:])).decode("utf-8", "replace")
             return scan
-        offset += sum(len(piece) + len(self._separator) for piece in pieces[:middle])
-        right = self._bisect(pieces[middle:], offset, first=False, last=last)
+        offset += sum(len(piece) + len(separator) for piece in pieces[:middle])
+        right = self._bisect(pieces[middle:], separator, offset, first=False, last=last)
         return Scan(events=scan.events + right.events, closed=right.closed)
 
     def _scan(self, text: str, offset: int, *, more: bool, whole: bool = False) -> Scan:

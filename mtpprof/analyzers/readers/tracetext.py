@@ -19,8 +19,8 @@ import msgspec
 from mtpprof.analyzers.readers.base import TraceFormatError
 from mtpprof.analyzers.readers.bytestream import TextSource
 from mtpprof.analyzers.readers.events import DECODE_ERRORS, decode_events, decode_exact_events
-from mtpprof.analyzers.readers.repair import LENIENT_ERRORS, decode_at, recover_metadata
-from mtpprof.analyzers.readers.salvage import SECOND_HEAD, AnyEvent, Salvager, TextNotes
+from mtpprof.analyzers.readers.repair import LENIENT_ERRORS, SECOND_HEAD, decode_at, recover_metadata
+from mtpprof.analyzers.readers.salvage import AnyEvent, Salvager, TextNotes
 from mtpprof.analyzers.verdicts import Verdict
 
 METADATA_KEYS = (
@@ -61,6 +61,8 @@ class TraceText:
         self._path = str(source.path)
         self._blocks = source.blocks()
         self._separator: bytes | None = None
+        self._by_line = False
+        """The separator holds a newline, so that it cannot stand inside a string."""
         self._in_object = True
         self._buffer = b""
         self._offset = 0
@@ -75,14 +77,14 @@ class TraceText:
         more = self._fill(_STRETCH_BYTES)
         self._learn()
         decode = decode_exact_events if self.exact else decode_events
-        salvager = Salvager(self._path, decode, self._separator, self.notes)
-        while (cut := self._cut()) is not None or more:
+        salvager = Salvager(self._path, decode, self.notes)
+        while (cut := self._cut(more)) is not None or more:
             if cut is None:
                 self._check_gap("has no boundary between events in")
                 more = self._fill(len(self._buffer) + _STRETCH_BYTES)
                 continue
-            end, start = cut
-            scan = salvager.events(self._buffer[:end], self._offset)
+            end, start, certain = cut
+            scan = salvager.events(self._buffer[:end], self._offset, self._separator if certain else None)
             if scan.events:
                 yield scan.events
             if scan.closed is not None:
@@ -198,16 +200,22 @@ class TraceText:
         between = _BETWEEN.match(text, end)
         if between is not None:
             self._separator = b"}" + between[0].encode() + b"{"
+            self._by_line = "\n" in between[0]
 
-    def _cut(self) -> tuple[int, int] | None:
-        """End and start of the events around the last boundary in the buffer; None: there is none."""
+    def _cut(self, more: bool) -> tuple[int, int, bool] | None:
+        """End and start of the events around the last boundary in the buffer, and whether it is one for certain.
+
+        None: there is none, or none worth the risk while the file's own separator may still come.
+        """
         if self._separator is not None:
             found = self._buffer.rfind(self._separator)
             if found >= 0:
-                return found + 1, found + len(self._separator) - 1
+                return found + 1, found + len(self._separator) - 1, self._by_line
+            if self._by_line and (not more or len(self._buffer) < 2 * _STRETCH_BYTES):
+                return None
         back = max(0, len(self._buffer) - _SEARCH_BACK_BYTES)
         last = next(iter(deque(_BOUNDARY.finditer(self._buffer, back), maxlen=1)), None)
-        return (last.start() + 1, last.end() - 1) if last is not None else None
+        return (last.start() + 1, last.end() - 1, False) if last is not None else None
 
     def _read_metadata(self, text: bytes) -> None:
         try:
