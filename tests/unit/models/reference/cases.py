@@ -24,6 +24,8 @@ SEQUENCES, PROMPT_LEN = 3, 14
 
 ALL = sorted(PRESETS)
 WITH_DRAFTS = [name for name in ALL if PRESETS[name].mtp]
+STRUCTURES = ["deepseek-v3.2", "nemotron-3-super"]
+"""One preset of each structure that can draft; the others of `WITH_DRAFTS` differ in dimensions."""
 LATENT = [name for name in ALL if (moe := PRESETS[name].moe) and moe.latent_size]
 
 

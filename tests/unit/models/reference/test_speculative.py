@@ -17,7 +17,7 @@ from tests.unit.models.reference.cases import (
     ALL,
     PROMPT_LEN,
     SEQUENCES,
-    WITH_DRAFTS,
+    STRUCTURES,
     all_arms,
     build,
     default_draft_tokens,
@@ -81,7 +81,7 @@ class OracleSession(DecodeSession):
         return torch.where(spoilt, (drafts + 1) % self.model.spec.vocab_size, drafts)
 
 
-@pytest.mark.parametrize("name", WITH_DRAFTS)
+@pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.parametrize("draft_tokens", [1, 2, 4])
 def test_greedy_speculation_is_lossless(name: str, draft_tokens: int) -> None:
     steps = 24
@@ -92,7 +92,7 @@ def test_greedy_speculation_is_lossless(name: str, draft_tokens: int) -> None:
     assert 0 < sum(accepted) < len(accepted) * draft_tokens, "the draft module agrees sometimes"
 
 
-@pytest.mark.parametrize("name", WITH_DRAFTS)
+@pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_rollback_after_any_number_of_accepted_drafts(name: str, ranks: int) -> None:
     k, steps = 3, 20
@@ -106,6 +106,41 @@ def test_rollback_after_any_number_of_accepted_drafts(name: str, ranks: int) -> 
     for tokens, accepted in run_ranks(ranks, run):
         assert set(accepted) == {0, 1, 2, 3}
         assert agree(tokens, truth)
+
+
+class DraftRecorder(DecodeSession):
+    """Notes the drafts of each step, and how long each sequence was then."""
+
+    seen: list[tuple[list[int], Tensor]]
+
+    def _propose(self, following: Tensor, hidden: Tensor, rows: Rows, accepted: Tensor) -> Tensor:
+        drafts = super()._propose(following, hidden, rows, accepted)
+        self.seen.append(((self._lengths + accepted + 1).tolist(), drafts))
+        return drafts
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_drafts_are_what_the_draft_module_says_of_the_whole_sequence(name: str) -> None:
+    """Recomputed from the sequence alone: positions 0 to n - 1 at once, then one at a time on its own drafts."""
+    k, steps = 3, 5
+    model = build(tiny(name), solo())
+    assert model.draft is not None
+    session = DraftRecorder(model, prompts(), draft_tokens=k, max_steps=steps)
+    session.seen = []
+    generated, _ = decode(session, steps)
+    for lengths, drafts in session.seen:
+        for index, length in enumerate(lengths):
+            tokens = torch.tensor([*prompts()[index].tolist(), *generated[index]])[None, : length + 1]
+            with torch.inference_mode():
+                rows = rows_at(0, length, 1)
+                hidden = model(tokens[:, :-1], rows, model.new_caches(1, length))
+                caches = model.draft.new_caches(1, length + k)
+                hidden = model.draft(tokens[:, 1:], hidden, rows, caches)[-1:]
+                expected = [model.draft.next_tokens(hidden)]
+                for further in range(k - 1):
+                    hidden = model.draft(expected[-1], hidden, rows_at(length + further, 1, 1), caches)
+                    expected.append(model.draft.next_tokens(hidden))
+            assert drafts[index].tolist() == torch.cat(expected).tolist()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -137,7 +172,7 @@ def test_all_arms_and_tp_sizes_give_the_same_tokens_in_fp32(name: str) -> None:
         return found
 
     expected = run_ranks(1, tokens_of_arms)[0][0]
-    for size in (2, 4) if name in ("deepseek-v3.2", "nemotron-3-super") else (2,):
+    for size in (2, 4) if name in STRUCTURES else (2,):
         for rank in run_ranks(size, tokens_of_arms, fused=True):
             assert all(found == expected for found in rank)
 
@@ -158,9 +193,8 @@ def test_local_argmax_changes_no_token_in_bf16() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_tokens_vary(name: str, dtype: torch.dtype) -> None:
-    tokens = plain(name, 60, dtype, vocab=8192)
+def test_tokens_vary(name: str) -> None:
+    tokens = plain(name, 60, torch.bfloat16, vocab=8192)
     assert tokens[0] != tokens[1], "sequences differ"
     for sequence in tokens:
         assert len(set(sequence)) > 30
