@@ -11,8 +11,10 @@ def main() -> None:
     from mtpprof.cli.app import app
     from mtpprof.errors import ExitCode, MtpprofError
 
-    debug = "--debug" in sys.argv[1:]
-    arguments = [word for word in sys.argv[1:] if word != "--debug"]
+    words = sys.argv[1:]
+    own = words[: words.index("--")] if "--" in words else words  # after it they are another program's
+    debug = "--debug" in own
+    arguments = [word for word in own if word != "--debug"] + words[len(own) :]
     try:
         app(args=arguments, prog_name="mtpprof")
     except MtpprofError as error:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mtpprof import __version__
-from mtpprof.cli import doctor, models, optimizations, report, run
+from mtpprof.cli import doctor, models, nvtx, optimizations, report, run
 
 app = typer.Typer(
     name="mtpprof",
@@ -42,3 +42,4 @@ def _root(
 
 for command in (run.run, report.report, models.models, optimizations.optimizations, doctor.doctor):
     app.command()(command)
+app.command(context_settings=nvtx.CONTEXT_SETTINGS)(nvtx.nvtx)

@@ -102,7 +102,7 @@ def _write(captures: list[NvtxCapture], summaries: list[RangeSummary], style: Fo
     elif style is Format.CSV:
         rows = [tuple("" if v is None else str(v) for v in _row(s).values()) for s in summaries]
         write_tables([Table(title="NVTX ranges", columns=tuple(_COLUMNS), rows=rows)], style)
-    else:
+    elif summaries or style is not Format.TABLE:
         write_tables([_table(captures, summaries)], style)
 
 
@@ -155,7 +155,7 @@ def _table(captures: list[NvtxCapture], summaries: list[RangeSummary]) -> Table:
     ]
     hidden = len(summaries) - len(rows)
     return Table(
-        title=f"NVTX of {len(captures)} processes",
+        title=f"NVTX of {len(captures)} process{'es' if len(captures) != 1 else ''}",
         columns=("domain", "name", "count", "total", "mean", "min", "max"),
         rows=rows,
         right=frozenset({"count", "total", "mean", "min", "max"}),
