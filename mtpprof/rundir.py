@@ -92,6 +92,10 @@ class RunRecord(Record, frozen=True, kw_only=True):
     machine: dict[str, Any]
     versions: dict[str, str]
     cases: list[CaseRecord]
+    engine_arguments: list[str] = []
+    """`KEY=VALUE` as passed through to the engine."""
+    deviations: list[str] = []
+    """In what the engine runs something else than was asked for, one sentence each."""
     error: str | None = None
     """Why a run is `failed` or `interrupted`."""
 

@@ -40,6 +40,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     profile_steps: int | UnsetType = UNSET
     seed: int | UnsetType = UNSET
     engine: str | UnsetType = UNSET
+    vllm_arg: list[str] | UnsetType = UNSET
     device: str | UnsetType = UNSET
     transport: str | UnsetType = UNSET
     timeout: float | UnsetType = UNSET

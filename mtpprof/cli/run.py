@@ -98,11 +98,19 @@ def run(
         int, typer.Option(help="Seed of weights, prompts and order of visits.", rich_help_panel=HOW)
     ] = 0,
     engine: Annotated[
-        str, typer.Option(metavar="auto|reference", help="What runs the model.", rich_help_panel=WHERE)
+        str, typer.Option(metavar="auto|reference|vllm", help="What runs the model.", rich_help_panel=WHERE)
     ] = "auto",
     device: Annotated[
         str, typer.Option(metavar="auto|cpu|cuda", help="Where it runs.", rich_help_panel=WHERE)
     ] = "auto",
+    vllm_arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="An argument for vLLM, e.g. enforce_eager=true or model=PATH; repeatable.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
     transport: Annotated[
         str,
         typer.Option(
@@ -156,6 +164,8 @@ def run(
         mtpprof run --tp 4 --model nemotron-3-super --concurrency 1 --concurrency 16
 
         mtpprof run --tp 2 --model glm-5.2 --draft-tokens 5 --opt local-argmax=both --opt allreduce-norm-fusion=on
+
+        mtpprof run --tp 2 --engine vllm --model nemotron-3-super
 
         mtpprof run --resume runs/20260101T120000Z-deepseek-v3.2
 
@@ -229,6 +239,7 @@ def run_options(values: dict[str, Any], nodes: Any) -> RunOptions:
         out=values["out"],
         name=values["name"],
         nodes=nodes,
+        engine_arguments=tuple(values["vllm_arg"] or ()),
         argv=tuple(sys.argv[1:]),
     )
 

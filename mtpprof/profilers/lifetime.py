@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -65,6 +65,40 @@ def _groups_and_states() -> Iterator[tuple[int, str]]:
             continue  # it ended while we looked
         state, _parent, group = stat.rpartition(")")[2].split()[:3]  # the name before ')' may hold anything
         yield int(group), state
+
+
+def segments(patterns: Iterable[str]) -> frozenset[Path]:
+    """Shared-memory segments whose names match."""
+    return (
+        frozenset(path for pattern in patterns for path in SHM_DIR.glob(pattern)) if patterns else frozenset()
+    )
+
+
+def remove_leftovers(patterns: Iterable[str], before: frozenset[Path]) -> list[Path]:
+    """Remove this user's segments that match, were not there `before`, and that no process has mapped or open any more.
+
+    For programs whose segments have random names: what belongs to another process, even of the same program, is left alone.
+    """
+    new = [
+        path for path in segments(patterns) - before if path.exists() and path.stat().st_uid == os.getuid()
+    ]
+    used = _in_use({str(path) for path in new}) if new else set()
+    left = [path for path in new if str(path) not in used]
+    for path in left:
+        path.unlink(missing_ok=True)
+    return left
+
+
+def _in_use(paths: set[str]) -> set[str]:
+    """Those of `paths` that a process has mapped or open, as far as this user may look."""
+    used = set()
+    for process in PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            maps = (process / "maps").read_text(errors="replace")
+            used |= {path for path in paths if path in maps}
+        with contextlib.suppress(OSError):
+            used |= paths & {str(link.readlink()) for link in (process / "fd").iterdir()}
+    return used
 
 
 def remove_segments(prefix: str) -> list[Path]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from mtpprof.errors import UsageError
 from mtpprof.models.hf import resolve_model
 from mtpprof.models.ledger import Workload
-from mtpprof.models.optimizations import CATALOGUE
+from mtpprof.models.optimizations import CATALOGUE, Eligibility
 from mtpprof.models.spec import ModelSpec, Scale
 
 BASELINE = "baseline"
@@ -76,6 +77,8 @@ class PlanOptions:
     rounds: int = 3
     seed: int = 0
     on_cuda: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Optimizations that the engine cannot switch, each with the reason."""
 
 
 def make_cases(options: PlanOptions) -> tuple[Case, ...]:
@@ -129,7 +132,12 @@ def _draft_tokens(spec: ModelSpec, asked: int | None) -> int:
 
 
 def _make_case(spec: ModelSpec, workload: Workload, options: PlanOptions) -> Case:
-    eligibility = {name: entry.eligible(spec, workload) for name, entry in CATALOGUE.items()}
+    eligibility = {
+        name: Eligibility(ok=False, reason=options.refused[name])
+        if name in options.refused
+        else entry.eligible(spec, workload)
+        for name, entry in CATALOGUE.items()
+    }
     usable = [name for name, verdict in eligibility.items() if verdict.ok]
     default: Setting = "off" if options.settings else "both"
     settings = {name: options.settings.get(name, default) for name in usable}

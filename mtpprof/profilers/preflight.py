@@ -49,6 +49,25 @@ def check_shared_memory(folder: Path, needed_bytes: int) -> None:
         )
 
 
+def check_shared_memory_room(needed_bytes: int, folder: Path = Path("/dev/shm")) -> None:
+    """The shared-memory file system has room for an engine's own segments.
+
+    Raises:
+        MissingEnvironmentError: too small, or not there.
+    """
+    try:
+        free_bytes = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise MissingEnvironmentError(
+            f"{folder}: {error.strerror}; the engine's ranks talk through it."
+        ) from error
+    if free_bytes < needed_bytes:
+        raise MissingEnvironmentError(
+            f"{folder}: {free_bytes / 1e6:.1f} MB free, {needed_bytes / 1e6:.1f} MB needed by the engine; enlarge it (in a "
+            f"container: --shm-size)."
+        )
+
+
 def check_endpoint(endpoint: str, *, is_host: bool) -> None:
     """A rendezvous endpoint is `host:port`; on the host that serves it the port is free.
 

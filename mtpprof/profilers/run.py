@@ -26,13 +26,15 @@ from mtpprof.models.reference import shm_limits
 from mtpprof.profilers import machine
 from mtpprof.profilers.engines.base import Engine, Nodes
 from mtpprof.profilers.engines.reference import ReferenceEngine
+from mtpprof.profilers.engines.vllm import patches
+from mtpprof.profilers.engines.vllm.engine import VllmEngine
 from mtpprof.profilers.experiment import remaining
 from mtpprof.profilers.plan import Case, PlanOptions, make_cases
 from mtpprof.profilers.supervise import OnEvent, supervise
 from mtpprof.rundir import RUN_FILE, SCHEMA_VERSION, ArmRecord, CaseRecord, RunDirectory, RunRecord
 
 DEFAULT_ROOT = Path("runs")
-ENGINES: dict[str, Callable[[], Engine]] = {"reference": ReferenceEngine}
+ENGINES: dict[str, Callable[[], Engine]] = {"reference": ReferenceEngine, "vllm": VllmEngine}
 """Registry of engines: a new one is a row here."""
 
 Transport = Literal["auto", "shm", "gloo", "nccl"]
@@ -55,6 +57,8 @@ class RunOptions:
     out: Path | None = None
     name: str | None = None
     nodes: Nodes = field(default_factory=Nodes)
+    engine_arguments: tuple[str, ...] = ()
+    """`KEY=VALUE` passed through to vLLM."""
     argv: tuple[str, ...] = ()
 
 
@@ -92,7 +96,13 @@ def choose_engine(engine: str, device: str, tp: int, nodes: Nodes) -> Choice:
         why = f"only {len(gpus)} CUDA devices for {needed} ranks on this host"
     else:
         why = "no CUDA device is visible"
-    return Choice("reference", where, why)
+    if engine != "auto":
+        return Choice(engine, where, f"asked for; {why}")
+    if patches.vllm_version() is None:
+        return Choice("reference", where, f"vLLM is not installed; {why}")
+    if on_cuda:
+        return Choice("vllm", where, f"vLLM {patches.vllm_version()} is installed; {why}")
+    return Choice("reference", where, f"vLLM is used on CUDA unless asked for; {why}")
 
 
 def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
@@ -110,7 +120,13 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
         if value < least:
             raise UsageError(f"{name} {value:g}: must be {least} or more.")
     choice = choose_engine(options.engine, options.device, options.plan.tp, options.nodes)
-    cases = make_cases(replace(options.plan, on_cuda=choice.device == "cuda"))
+    if options.engine_arguments and choice.engine != "vllm":
+        raise UsageError(
+            f"--vllm-arg {options.engine_arguments[0]}: the engine is {choice.engine}; add --engine vllm."
+        )
+    engine = ENGINES[choice.engine]()
+    refused = engine.refusals(choice.device)
+    cases = make_cases(replace(options.plan, on_cuda=choice.device == "cuda", refused=refused))
     _check_acceptance(options.acceptance_length, cases)
     created = datetime.now(UTC)
     name = options.name or "-".join(dict.fromkeys(case.spec.name for case in cases))
@@ -126,7 +142,7 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
         engine=choice.engine,
         engine_reason=choice.reason,
         device=choice.device,
-        transport=_transport(options.transport, choice.device, options.nodes),
+        transport=_transport(options.transport, choice, options.nodes),
         seed=options.plan.seed,
         steps=options.steps,
         warmup=options.warmup,
@@ -137,9 +153,10 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
         machine=machine.describe_machine(),
         versions=machine.package_versions(),
         cases=[_case_record(case) for case in cases],
+        engine_arguments=list(options.engine_arguments),
     )
-    ENGINES[run.engine]().preflight(run, directory, options.nodes)
-    return run, directory
+    engine.preflight(run, directory, options.nodes)
+    return msgspec.structs.replace(run, deviations=engine.deviations(run)), directory
 
 
 def resume_run(folder: Path, nodes: Nodes) -> tuple[RunRecord, RunDirectory]:
@@ -212,12 +229,18 @@ def _mark(directory: RunDirectory, run: RunRecord) -> None:
         return
 
 
-def _transport(asked: Transport, device: str, nodes: Nodes) -> str:
+def _transport(asked: Transport, choice: Choice, nodes: Nodes) -> str:
+    if choice.engine == "vllm":
+        if asked != "auto":
+            raise UsageError(
+                f"--transport {asked}: vLLM chooses by itself; leave it out or use --engine reference."
+            )
+        return "vllm"
     if asked != "auto":
-        if (asked == "nccl") != (device == "cuda"):
-            raise UsageError(f"--transport {asked} does not work on --device {device}.")
+        if (asked == "nccl") != (choice.device == "cuda"):
+            raise UsageError(f"--transport {asked} does not work on --device {choice.device}.")
         return asked
-    if device == "cuda":
+    if choice.device == "cuda":
         return "nccl"
     return "shm" if nodes.count == 1 and shm_limits.available() else "gloo"
 

@@ -44,6 +44,7 @@ def supervise(command: Command, run: RunRecord, directory: RunDirectory, on_even
     """
     follower = EventFollower(directory, from_end=True)
     directory.launcher_log.parent.mkdir(parents=True, exist_ok=True)
+    segments = lifetime.segments(command.leftovers)
     failures: list[dict[str, Any]] = []
     with directory.launcher_log.open("ab") as log, _signals_interrupt():
         process = subprocess.Popen(
@@ -78,6 +79,9 @@ def supervise(command: Command, run: RunRecord, directory: RunDirectory, on_even
         finally:
             lifetime.end_group(process, STOP_GRACE_S)
             lifetime.remove_segments(command.shared_memory_prefix)
+            lifetime.remove_leftovers(command.leftovers, segments)
+            if command.scratch is not None:
+                shutil.rmtree(command.scratch, ignore_errors=True)
     if process.returncode or failures:
         raise describe_failure(root_cause(failures), directory, process.returncode)
 

@@ -21,6 +21,10 @@ class Command:
     environment: dict[str, str]
     shared_memory_prefix: str
     """Segments under /dev/shm that belong to this run, removed after it however it ended."""
+    leftovers: tuple[str, ...] = ()
+    """Patterns of segments that the processes may leave under names that do not tell the run: new ones that nobody uses are removed."""
+    scratch: Path | None = None
+    """Folder that is removed after the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,12 @@ class Engine(Protocol):
     """One way to run a model under every arm."""
 
     name: str
+
+    def refusals(self, device: str) -> dict[str, str]:
+        """Optimizations that this engine cannot switch on a device, each with the reason. Looks at what is installed, imports none."""
+
+    def deviations(self, run: RunRecord) -> list[str]:
+        """In what the engine runs something else than was asked for, one sentence each; empty: nothing."""
 
     def preflight(self, run: RunRecord, directory: RunDirectory, nodes: Nodes) -> None:
         """Check what the run needs of this machine, before anything starts.

@@ -6,6 +6,7 @@ import os
 import sys
 
 from mtpprof.errors import MissingEnvironmentError, UsageError
+from mtpprof.models.optimizations import CATALOGUE
 from mtpprof.profilers import machine, preflight, sizes
 from mtpprof.profilers.engines.base import Command, Nodes
 from mtpprof.rundir import RunDirectory, RunRecord
@@ -15,6 +16,18 @@ class ReferenceEngine:
     """`Engine` over mtpprof's own tensor-parallel models."""
 
     name = "reference"
+
+    def refusals(self, device: str) -> dict[str, str]:
+        """See `Engine`: what only other engines have a switch for."""
+        return {
+            name: f"only the {' and the '.join(entry.switches)} engine has it"
+            for name, entry in CATALOGUE.items()
+            if self.name not in entry.switches
+        }
+
+    def deviations(self, run: RunRecord) -> list[str]:
+        """See `Engine`."""
+        return []
 
     def preflight(self, run: RunRecord, directory: RunDirectory, nodes: Nodes) -> None:
         """See `Engine`."""

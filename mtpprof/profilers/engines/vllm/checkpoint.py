@@ -1,0 +1,517 @@
+"""Model folders that vLLM loads: a config.json and seeded safetensors of a model's dimensions, under which tokens vary.
+
+vLLM's own dummy weights are nearly constant: every model then gives the same few tokens, and arms that agree prove nothing. Here
+the head's rows are the embedding's rows in another order, so that the residual stream of a token speaks for one next token, and
+every block adds noise of a size at which that token still wins clearly. The draft module sees the same embedding, so a part of its
+drafts is accepted. Rounding does not change tokens, a wrong sum over ranks does.
+
+The folder holds what vLLM reads, in the published names; what a platform cannot run is replaced by what has the same collectives,
+and each replacement is told (`Checkpoint.deviations`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mtpprof.errors import UsageError
+from mtpprof.models.spec import Activation, ModelSpec, MoeSpec, Scale
+from mtpprof.rundir import CaseRecord, RunRecord
+
+if TYPE_CHECKING:
+    import torch
+
+CONFIG_NAME = "config.json"
+INDEX_NAME = "model.safetensors.index.json"
+SHARD_BYTES = 2 * 1024**3
+BYTES_PER_VALUE = 2
+"""bf16: what the published models are stored in; vLLM casts on loading."""
+MAX_POSITIONS = 8192
+
+TARGET_WINS_BY = 9.0
+"""Logit of the right token in units of the others' spread. The largest of 130,000 others lies at 4.4."""
+DRAFT_WINS_BY = 6.0
+NORM_SPREAD = 0.05
+
+CPU_MLA = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
+"""The only latent attention for which vLLM has a CPU kernel: DeepSeek-V3's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One tensor of a checkpoint."""
+
+    name: str
+    shape: tuple[int, ...]
+    std: float
+    mean: float = 0.0
+    identity: float = 0.0
+    """Multiple of the identity matrix added to the first square part of it."""
+    permuted: str = ""
+    """Take the rows of the tensor of this name, in another order, `std` as their length."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the file."""
+        return math.prod(self.shape) * BYTES_PER_VALUE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What is written for a model on a device."""
+
+    config: dict[str, Any]
+    tensors: tuple[TensorSpec, ...]
+    deviations: tuple[str, ...]
+    """In what the folder differs from the model asked for, one sentence each."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.size_bytes for tensor in self.tensors)
+
+
+def checkpoint_of(spec: ModelSpec, *, device: str) -> Checkpoint:
+    """The checkpoint of a model for vLLM on `device` (`cpu` or `cuda`).
+
+    Raises:
+        UsageError: vLLM cannot run this model there, or mtpprof cannot write it.
+    """
+    if spec.family == "kimi-k3":
+        raise UsageError(
+            f"{spec.name}: the vLLM engine cannot run {spec.title} from generated weights; use --engine reference, or a "
+            f"published checkpoint with --vllm-arg model=PATH on CUDA."
+        )
+    deviations: list[str] = []
+    if device == "cpu":
+        spec = _for_cpu(spec, deviations)
+    build = _Nemotron(spec, device) if spec.family == "nemotron-h" else _Deepseek(spec)
+    return Checkpoint(config=build.config(), tensors=tuple(build.tensors()), deviations=tuple(deviations))
+
+
+def given_model(run: RunRecord, case: CaseRecord) -> str | None:
+    """The checkpoint to load, where the user gives one: `--vllm-arg model=…`, or a folder with weights as the model.
+
+    None: there is none; `write_checkpoint` makes one of the model's dimensions.
+    """
+    for text in run.engine_arguments:
+        key, _, value = text.partition("=")
+        if key == "model":
+            return value
+    source = Path(str(case.model["source"]))
+    if case.model["scale"] != Scale.FULL or source.name != CONFIG_NAME or not source.is_file():
+        return None
+    return str(source.parent) if any(source.parent.glob("*.safetensors")) else None
+
+
+def _for_cpu(spec: ModelSpec, deviations: list[str]) -> ModelSpec:
+    if spec.mla is not None:
+        if spec.mla.indexer is not None:
+            deviations.append(
+                f"{spec.title} runs as a DeepSeek-V3-type model of its dimensions: vLLM has no sparse attention on the "
+                f"CPU, and its indexer issues no collective"
+            )
+        wide = replace(spec.mla, indexer=None, **CPU_MLA)
+        if wide != replace(spec.mla, indexer=None):
+            deviations.append(
+                "latent attention has DeepSeek-V3's inner widths (512 + 64): vLLM's CPU kernel has no others, and no "
+                "collective carries them"
+            )
+        spec = replace(spec, mla=wide)
+    if spec.moe is not None and spec.moe.activation is Activation.RELU2:
+        deviations.append(
+            "routed experts are SiLU-gated in place of squared ReLU: vLLM has no ungated experts on the CPU, and the "
+            "collectives are the same"
+        )
+    return spec
+
+
+def write_checkpoint(checkpoint: Checkpoint, folder: Path, *, seed: int) -> None:
+    """Write `config.json`, the weights in shards and their index.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG_NAME).write_text(json.dumps(checkpoint.config, indent=1))
+    shards = _shards(checkpoint.tensors)
+    index: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file({tensor.name: draw(tensor, seed) for tensor in shard}, folder / name, {"format": "pt"})
+        index.update(dict.fromkeys((tensor.name for tensor in shard), name))
+    metadata = {"metadata": {"total_size": checkpoint.size_bytes}, "weight_map": index}
+    (folder / INDEX_NAME).write_text(json.dumps(metadata))
+
+
+def _shards(tensors: tuple[TensorSpec, ...]) -> list[list[TensorSpec]]:
+    shards: list[list[TensorSpec]] = [[]]
+    size = 0
+    for tensor in tensors:
+        if shards[-1] and size + tensor.size_bytes > SHARD_BYTES:
+            shards.append([])
+            size = 0
+        shards[-1].append(tensor)
+        size += tensor.size_bytes
+    return shards
+
+
+def draw(tensor: TensorSpec, seed: int) -> torch.Tensor:
+    """Values of a tensor, in bf16: they depend on the seed, its name and its shape only."""
+    import torch
+
+    if tensor.permuted:
+        rows = _normal(tensor.permuted, tensor.shape, seed)
+        order = torch.randperm(
+            tensor.shape[0], generator=torch.Generator().manual_seed(_seed(seed, tensor.name))
+        )
+        return rows[order].mul_(tensor.std / tensor.shape[1] ** 0.5).to(torch.bfloat16)
+    values = _normal(tensor.name, tensor.shape, seed).mul_(tensor.std).add_(tensor.mean)
+    if tensor.identity:
+        rank = min(tensor.shape)
+        values[:rank, :rank] += tensor.identity * torch.eye(rank)
+    return values.to(torch.bfloat16)
+
+
+def _normal(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    import torch
+
+    return torch.randn(shape, generator=torch.Generator().manual_seed(_seed(seed, name)))
+
+
+def _seed(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), "little") >> 1
+
+
+class _Builder:
+    """What the families share: matrices of a gain, norms, and how much noise a block may add."""
+
+    embedding = ""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.hidden = spec.hidden_size
+        self._noise = noise_per_block(self.hidden, len(spec.blocks), TARGET_WINS_BY)
+
+    def linear(self, name: str, outputs: int, inputs: int, gain: float = 1.0) -> TensorSpec:
+        return TensorSpec(name=f"{name}.weight", shape=(outputs, inputs), std=gain / inputs**0.5)
+
+    def output(self, name: str, inputs: int, size: float) -> TensorSpec:
+        """A block's last projection; `size` is the usual size of what goes into it."""
+        return self.linear(name, self.hidden, inputs, self._noise / size)
+
+    def norm(self, name: str, size: int) -> TensorSpec:
+        return TensorSpec(name=f"{name}.weight", shape=(size,), std=NORM_SPREAD, mean=1.0)
+
+    def table(self, name: str) -> TensorSpec:
+        return TensorSpec(name=f"{name}.weight", shape=(self.spec.vocab_size, self.hidden), std=1.0)
+
+    def head(self, name: str) -> TensorSpec:
+        shape = (self.spec.vocab_size, self.hidden)
+        return TensorSpec(name=f"{name}.weight", shape=shape, std=1.0, permuted=f"{self.embedding}.weight")
+
+    def joined(self, name: str) -> TensorSpec:
+        """The draft module's projection of (embedding, hidden state): mostly the embedding, whose next token is right."""
+        block_noise = self._noise * (len(self.spec.mtp.blocks) if self.spec.mtp else 0) ** 0.5
+        noise = max(0.0, noise_of(self.hidden, DRAFT_WINS_BY) ** 2 - block_noise**2) ** 0.5
+        return TensorSpec(
+            name=f"{name}.weight",
+            shape=(self.hidden, 2 * self.hidden),
+            std=noise / (2 * self.hidden) ** 0.5,
+            identity=1.0,
+        )
+
+    def router(self, name: str, moe: MoeSpec) -> Iterator[TensorSpec]:
+        yield self.linear(f"{name}.gate", moe.experts, self.hidden)
+        yield TensorSpec(name=f"{name}.gate.e_score_correction_bias", shape=(moe.experts,), std=0.02)
+
+    def common_config(self) -> dict[str, Any]:
+        spec = self.spec
+        config: dict[str, Any] = {
+            "hidden_size": spec.hidden_size,
+            "vocab_size": spec.vocab_size,
+            "num_hidden_layers": spec.layers,
+            "num_nextn_predict_layers": 1 if spec.mtp else 0,
+            "max_position_embeddings": MAX_POSITIONS,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+            "bos_token_id": 0,
+            "eos_token_id": 1,
+        }
+        if spec.moe is not None:
+            config |= {
+                "n_routed_experts": spec.moe.experts,
+                "num_experts_per_tok": spec.moe.top_k,
+                "moe_intermediate_size": spec.moe.intermediate_size,
+                "routed_scaling_factor": spec.moe.routed_scaling,
+                "n_group": spec.moe.expert_groups,
+                "topk_group": spec.moe.top_k_groups,
+                "norm_topk_prob": True,
+            }
+        return config
+
+
+def noise_of(hidden: int, wins_by: float) -> float:
+    """Size of the noise beside a signal of size 1 at which the signal's logit is `wins_by` spreads of the others'.
+
+    A normalized hidden vector at angle cos to a row of the head has the logit cos·√H, others have spread 1; with noise of size s,
+    cos = 1 / √(1 + s²).
+    """
+    return math.sqrt(max(0.0, hidden / wins_by**2 - 1))
+
+
+def noise_per_block(hidden: int, blocks: int, wins_by: float) -> float:
+    """Size of one block's output, where `blocks` independent ones add up to the noise allowed."""
+    return noise_of(hidden, wins_by) / math.sqrt(max(1, blocks))
+
+
+class _Deepseek(_Builder):
+    """DeepSeek-V3, V3.2, GLM-5, Kimi-K2 (latent attention) and GLM-4.5 (grouped-query attention)."""
+
+    embedding = "model.embed_tokens"
+
+    def config(self) -> dict[str, Any]:
+        spec = self.spec
+        config = self.common_config() | {
+            "hidden_act": "silu",
+            "rms_norm_eps": spec.norm_eps,
+            "rope_theta": spec.rope_theta,
+            "attention_bias": False,
+            "intermediate_size": spec.dense_intermediate_size or spec.hidden_size,
+            "first_k_dense_replace": spec.blocks.count("D"),
+            "scoring_func": "sigmoid",
+        }
+        if spec.moe is not None:
+            config["n_shared_experts"] = spec.moe.shared_intermediate_size // spec.moe.intermediate_size
+        if spec.gqa is not None:
+            return config | {
+                "architectures": ["Glm4MoeForCausalLM"],
+                "model_type": "glm4_moe",
+                "num_attention_heads": spec.gqa.heads,
+                "num_key_value_heads": spec.gqa.kv_heads,
+                "head_dim": spec.gqa.head_dim,
+                "partial_rotary_factor": 0.5,
+                "use_qk_norm": False,
+            }
+        mla = spec.mla
+        assert mla is not None
+        config |= {
+            "architectures": ["DeepseekV3ForCausalLM"],
+            "model_type": "deepseek_v3",
+            "topk_method": "noaux_tc",
+            "moe_layer_freq": 1,
+            "num_attention_heads": mla.heads,
+            "num_key_value_heads": mla.heads,
+            "q_lora_rank": mla.q_lora_rank,
+            "kv_lora_rank": mla.kv_lora_rank,
+            "qk_nope_head_dim": mla.qk_nope_head_dim,
+            "qk_rope_head_dim": mla.qk_rope_head_dim,
+            "v_head_dim": mla.v_head_dim,
+        }
+        if mla.indexer is not None:
+            config |= {
+                "architectures": ["DeepseekV32ForCausalLM"],
+                "model_type": "deepseek_v32",
+                "index_n_heads": mla.indexer.heads,
+                "index_head_dim": mla.indexer.head_dim,
+                "index_topk": mla.indexer.top_k,
+            }
+        return config
+
+    def tensors(self) -> Iterator[TensorSpec]:
+        yield self.table(self.embedding)
+        for layer in range(self.spec.layers):
+            yield from self._layer(f"model.layers.{layer}", self.spec.blocks[2 * layer + 1])
+        yield self.norm("model.norm", self.hidden)
+        yield self.head("lm_head")
+        if self.spec.mtp is not None:
+            path = f"model.layers.{self.spec.layers}"
+            yield self.norm(f"{path}.enorm", self.hidden)
+            yield self.norm(f"{path}.hnorm", self.hidden)
+            yield self.joined(f"{path}.eh_proj")
+            yield from self._layer(path, self.spec.mtp.blocks[1])
+            yield self.norm(f"{path}.shared_head.norm", self.hidden)
+
+    def _layer(self, path: str, mlp: str) -> Iterator[TensorSpec]:
+        yield self.norm(f"{path}.input_layernorm", self.hidden)
+        yield from self._mla(f"{path}.self_attn") if self.spec.mla else self._gqa(f"{path}.self_attn")
+        yield self.norm(f"{path}.post_attention_layernorm", self.hidden)
+        if mlp == "D":
+            yield from self._mlp(f"{path}.mlp", self.spec.dense_intermediate_size)
+        else:
+            yield from self._moe(f"{path}.mlp")
+
+    def _mla(self, path: str) -> Iterator[TensorSpec]:
+        mla = self.spec.mla
+        assert mla is not None
+        query = mla.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+        yield self.linear(f"{path}.q_a_proj", mla.q_lora_rank, self.hidden)
+        yield self.norm(f"{path}.q_a_layernorm", mla.q_lora_rank)
+        yield self.linear(f"{path}.q_b_proj", query, mla.q_lora_rank)
+        yield self.linear(f"{path}.kv_a_proj_with_mqa", mla.kv_lora_rank + mla.qk_rope_head_dim, self.hidden)
+        yield self.norm(f"{path}.kv_a_layernorm", mla.kv_lora_rank)
+        keys_values = mla.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+        yield self.linear(f"{path}.kv_b_proj", keys_values, mla.kv_lora_rank)
+        yield self.output(f"{path}.o_proj", mla.heads * mla.v_head_dim, size=0.5)
+        if mla.indexer is not None:
+            indexer = mla.indexer
+            yield self.linear(f"{path}.indexer.wq_b", indexer.heads * indexer.head_dim, mla.q_lora_rank)
+            yield self.linear(f"{path}.indexer.wk", indexer.head_dim, self.hidden)
+            yield self.norm(f"{path}.indexer.k_norm", indexer.head_dim)
+            yield TensorSpec(name=f"{path}.indexer.k_norm.bias", shape=(indexer.head_dim,), std=NORM_SPREAD)
+            yield self.linear(f"{path}.indexer.weights_proj", indexer.heads, self.hidden)
+
+    def _gqa(self, path: str) -> Iterator[TensorSpec]:
+        yield from _attention(self, path)
+
+    def _mlp(self, path: str, width: int, size: float = 0.6) -> Iterator[TensorSpec]:
+        yield self.linear(f"{path}.gate_proj", width, self.hidden)
+        yield self.linear(f"{path}.up_proj", width, self.hidden)
+        yield self.output(f"{path}.down_proj", width, size)
+
+    def _moe(self, path: str) -> Iterator[TensorSpec]:
+        moe = self.spec.moe
+        assert moe is not None
+        yield from self.router(path, moe)
+        for expert in range(moe.experts):
+            # Weights of the chosen experts sum to routed_scaling.
+            size = 0.6 * moe.routed_scaling / moe.top_k**0.5
+            yield from self._mlp(f"{path}.experts.{expert}", moe.intermediate_size, size)
+        if moe.shared_intermediate_size:
+            yield from self._mlp(f"{path}.shared_experts", moe.shared_intermediate_size)
+
+
+class _Nemotron(_Builder):
+    """Nemotron-H and Nemotron-3."""
+
+    embedding = "backbone.embeddings"
+
+    def __init__(self, spec: ModelSpec, device: str) -> None:
+        super().__init__(spec)
+        self._gated_experts = device == "cpu"
+
+    def config(self) -> dict[str, Any]:
+        spec = self.spec
+        kinds = {"M": "linear_attention", "E": "moe", "*": "full_attention", "D": "mlp"}
+        config = self.common_config() | {
+            "architectures": ["NemotronHForCausalLM"],
+            "model_type": "nemotron_h",
+            "hybrid_override_pattern": spec.blocks.replace("D", "-"),
+            "layers_block_type": [kinds[block] for block in spec.blocks],
+            "intermediate_size": spec.dense_intermediate_size or spec.hidden_size,
+            "mlp_hidden_act": "relu2",
+            "mlp_bias": False,
+            "layer_norm_epsilon": spec.norm_eps,
+        }
+        if spec.gqa is not None:
+            config |= {
+                "num_attention_heads": spec.gqa.heads,
+                "num_key_value_heads": spec.gqa.kv_heads,
+                "head_dim": spec.gqa.head_dim,
+            }
+        if spec.mamba is not None:
+            config |= {
+                "ssm_state_size": spec.mamba.state_size,
+                "mamba_num_heads": spec.mamba.heads,
+                "mamba_head_dim": spec.mamba.head_dim,
+                "n_groups": spec.mamba.groups,
+                "conv_kernel": spec.mamba.conv_kernel,
+                "expand": max(1, spec.mamba.heads * spec.mamba.head_dim // spec.hidden_size),
+                "chunk_size": 64,
+            }
+        if spec.moe is not None:
+            config |= {
+                "n_shared_experts": 1 if spec.moe.shared_intermediate_size else 0,
+                "moe_shared_expert_intermediate_size": spec.moe.shared_intermediate_size,
+                "moe_latent_size": spec.moe.latent_size,
+            }
+        if spec.mtp is not None:
+            config["mtp_hybrid_override_pattern"] = spec.mtp.blocks
+        return config
+
+    def tensors(self) -> Iterator[TensorSpec]:
+        yield self.table(self.embedding)
+        for index, block in enumerate(self.spec.blocks):
+            yield from self._block(f"backbone.layers.{index}", block)
+        yield self.norm("backbone.norm_f", self.hidden)
+        yield self.head("lm_head")
+        if self.spec.mtp is None:
+            return
+        for index, block in enumerate(self.spec.mtp.blocks):
+            path = f"mtp.layers.{index}"
+            if index == 0:
+                yield self.norm(f"{path}.enorm", self.hidden)
+                yield self.norm(f"{path}.hnorm", self.hidden)
+                yield self.joined(f"{path}.eh_proj")
+            yield from self._block(path, block)
+            if index == len(self.spec.mtp.blocks) - 1:
+                yield self.norm(f"{path}.final_layernorm", self.hidden)
+
+    def _block(self, path: str, block: str) -> Iterator[TensorSpec]:
+        yield self.norm(f"{path}.norm", self.hidden)
+        mixer = f"{path}.mixer"
+        if block == "M":
+            yield from self._mamba(mixer)
+        elif block == "*":
+            yield from _attention(self, mixer)
+        elif block == "E":
+            yield from self._moe(mixer)
+        else:
+            yield from self._relu2(mixer, self.spec.dense_intermediate_size)
+
+    def _mamba(self, path: str) -> Iterator[TensorSpec]:
+        mamba = self.spec.mamba
+        assert mamba is not None
+        inner = mamba.heads * mamba.head_dim
+        mixed = inner + 2 * mamba.groups * mamba.state_size
+        yield self.linear(f"{path}.in_proj", inner + mixed + mamba.heads, self.hidden)
+        yield TensorSpec(
+            name=f"{path}.conv1d.weight",
+            shape=(mixed, 1, mamba.conv_kernel),
+            std=mamba.conv_kernel**-0.5,
+        )
+        yield TensorSpec(name=f"{path}.conv1d.bias", shape=(mixed,), std=0.02)
+        yield TensorSpec(name=f"{path}.A_log", shape=(mamba.heads,), std=0.5, mean=0.5)
+        yield TensorSpec(name=f"{path}.D", shape=(mamba.heads,), std=NORM_SPREAD, mean=1.0)
+        yield TensorSpec(name=f"{path}.dt_bias", shape=(mamba.heads,), std=0.5, mean=-2.0)
+        yield self.norm(f"{path}.norm", inner)
+        yield self.output(f"{path}.out_proj", inner, size=1.0)
+
+    def _relu2(self, path: str, width: int, size: float = 1.2) -> Iterator[TensorSpec]:
+        yield self.linear(f"{path}.up_proj", width, self.hidden)
+        yield self.output(f"{path}.down_proj", width, size)
+
+    def _moe(self, path: str) -> Iterator[TensorSpec]:
+        moe = self.spec.moe
+        assert moe is not None
+        yield from self.router(path, moe)
+        width = moe.latent_size or self.hidden
+        size = (0.6 if self._gated_experts else 1.2) * moe.routed_scaling / moe.top_k**0.5
+        gain = 1.0 if moe.latent_size else self._noise
+        for expert in range(moe.experts):
+            name = f"{path}.experts.{expert}"
+            if self._gated_experts:
+                yield self.linear(f"{name}.gate_proj", moe.intermediate_size, width)
+            yield self.linear(f"{name}.up_proj", moe.intermediate_size, width)
+            yield self.linear(f"{name}.down_proj", width, moe.intermediate_size, gain / size)
+        if moe.latent_size:
+            yield self.linear(f"{path}.fc1_latent_proj", moe.latent_size, self.hidden)
+            yield self.output(f"{path}.fc2_latent_proj", moe.latent_size, size=1.0)
+        if moe.shared_intermediate_size:
+            yield from self._relu2(f"{path}.shared_experts", moe.shared_intermediate_size)
+
+
+def _attention(build: _Builder, path: str) -> Iterator[TensorSpec]:
+    gqa = build.spec.gqa
+    assert gqa is not None
+    yield build.linear(f"{path}.q_proj", gqa.heads * gqa.head_dim, build.hidden)
+    yield build.linear(f"{path}.k_proj", gqa.kv_heads * gqa.head_dim, build.hidden)
+    yield build.linear(f"{path}.v_proj", gqa.kv_heads * gqa.head_dim, build.hidden)
+    yield build.output(f"{path}.o_proj", gqa.heads * gqa.head_dim, size=0.5)

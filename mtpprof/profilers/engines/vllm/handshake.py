@@ -1,0 +1,60 @@
+"""What mtpprof's driver tells the plugin in every process that vLLM starts: one environment variable.
+
+Without it the plugin does nothing at all, so that an installed mtpprof never changes a vLLM that somebody else runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import msgspec
+
+from mtpprof.profilers.engines.vllm.plugin import VARIABLE
+
+CONFIG_KEY = "mtpprof"
+"""Key under vLLM's `additional_config`, which is part of its compile-cache key."""
+
+
+class Handshake(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plugin needs to know of the run."""
+
+    run_id: str
+    family: str
+    """Family of the model's spec: which patches it takes."""
+    blocks: str
+    """Blocks of the target, in the letters of `ModelSpec`."""
+    draft_blocks: str = ""
+    device: str = "cpu"
+
+    @property
+    def layer_blocks(self) -> int:
+        """Blocks that make up one published layer."""
+        return 1 if self.family == "nemotron-h" else 2
+
+    def write(self, environment: MutableMapping[str, str]) -> None:
+        """Put it where vLLM's processes inherit it."""
+        environment[VARIABLE] = msgspec.json.encode(self).decode()
+
+
+def read_handshake(environment: Mapping[str, str]) -> Handshake | None:
+    """The driver's word; None: this process was not started by mtpprof, or by one of another version."""
+    text = environment.get(VARIABLE)
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Handshake)
+    except msgspec.MsgspecError:
+        return None
+
+
+def additional_config(enabled: frozenset[str]) -> dict[str, Any]:
+    """What an engine gets to know of its switches: the compile cache of one setting is then never another's."""
+    return {CONFIG_KEY: {"enabled": sorted(enabled)}}
+
+
+def enabled_at_start(config: Any) -> frozenset[str]:
+    """Optimizations that an engine starts with, from its `additional_config`."""
+    section = config.get(CONFIG_KEY) if isinstance(config, Mapping) else None
+    names = section.get("enabled") if isinstance(section, Mapping) else None
+    return frozenset(map(str, names)) if isinstance(names, list) else frozenset()

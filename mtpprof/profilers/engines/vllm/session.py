@@ -1,0 +1,171 @@
+"""One engine of vLLM, in this process with its workers beside it, and the windows that mtpprof runs on it.
+
+`VLLM_ENABLE_V1_MULTIPROCESSING=0` keeps the engine's core here: every call of `step()` is then one engine step of exactly the rows we
+asked for. With the core in a process of its own, requests arrive differently in every run, and arms get different steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mtpprof.errors import RunError
+from mtpprof.profilers.engines.base import Window
+from mtpprof.profilers.engines.vllm import traces
+from mtpprof.profilers.engines.vllm.arguments import CLOSING_STEPS, PROFILER_START_STEPS, tokens_per_window
+from mtpprof.profilers.sizes import spec_of
+from mtpprof.rundir import CaseRecord, RunRecord
+
+
+@dataclass(slots=True)
+class Progress:
+    """What each sequence got, step by step."""
+
+    tokens: list[list[int]]
+    accepted: list[list[int]] = field(default_factory=list)
+
+
+class EngineSession:
+    """A case on a running engine: `Session`."""
+
+    def __init__(
+        self,
+        llm: Any,
+        run: RunRecord,
+        case: CaseRecord,
+        *,
+        trace_folder: Path,
+        arm_folder: Callable[[frozenset[str]], Path],
+        alive: Callable[[str | None], None],
+    ) -> None:
+        self._llm = llm
+        self._engine = llm.llm_engine
+        self._run = run
+        self._case = case
+        self._traces = trace_folder
+        self._arm_folder = arm_folder
+        self._alive = alive
+        self._windows = 0
+        self._prompts = prompts(run.seed, case.concurrency, case.prompt_len, spec_of(case).vocab_size)
+
+    def time_window(self, enabled: frozenset[str], *, warmup: int, steps: int) -> Window:
+        """See `Session`."""
+        with self._batch(enabled, warmup) as batch:
+            self._rpc("mtpprof_begin", steps, False, 0)
+            progress = batch.steps(steps)
+            batch.steps(CLOSING_STEPS)
+            step_ns: list[list[int]] = self._rpc("mtpprof_end")
+        self._check(step_ns, steps)
+        return Window(step_ns=step_ns, tokens=progress.tokens, accepted=progress.accepted)
+
+    def profile_window(
+        self, enabled: frozenset[str], *, warmup: int, steps: int, folder: Path
+    ) -> list[list[int]]:
+        """See `Session`."""
+        prefix = f"mtpprof-{self._run.id}-{self._windows}"
+        with self._batch(enabled, warmup) as batch:
+            self._rpc("mtpprof_begin", steps, True, PROFILER_START_STEPS)
+            self._engine.start_profile(prefix)
+            batch.steps(PROFILER_START_STEPS + steps + CLOSING_STEPS)
+            step_ns: list[list[int]] = self._rpc("mtpprof_end")
+            self._alive("stopping the profiler")
+            self._engine.stop_profile()
+        self._check(step_ns, steps)
+        traces.collect(self._traces, prefix, folder, self._case.tp, self._run.timeout_s, self._alive)
+        return step_ns
+
+    def close(self) -> None:
+        """See `Session`: the engine stays with the host for the next case."""
+
+    def _check(self, step_ns: list[list[int]], steps: int) -> None:
+        for rank, durations in enumerate(step_ns):
+            if len(durations) != steps:
+                raise RunError(
+                    f"rank {rank}: {len(durations)} steps were seen where {steps} were run; vLLM did not run one step a call."
+                )
+
+    @contextmanager
+    def _batch(self, enabled: frozenset[str], warmup: int) -> Iterator[_Batch]:
+        """All prompts, prefilled and warmed up, under an arm; gone afterwards."""
+        self._windows += 1
+        log = str(self._arm_folder(enabled) / "rank{rank}.log")
+        self._rpc("mtpprof_set_arm", sorted(enabled), log)
+        batch = _Batch(self._engine, self._alive)
+        batch.start(self._prompts, tokens_per_window(self._run, self._case), f"{self._windows}")
+        try:
+            batch.steps(warmup)
+            yield batch
+        finally:
+            batch.abort()
+
+    def _rpc(self, method: str, *args: Any) -> Any:
+        return self._llm.collective_rpc(method, args=args)
+
+
+class _Batch:
+    """A fixed set of requests in the engine."""
+
+    def __init__(self, engine: Any, alive: Callable[[str | None], None]) -> None:
+        self._engine = engine
+        self._alive = alive
+        self._ids: list[str] = []
+        self._place: dict[str, int] = {}
+
+    def start(self, prompts: Sequence[list[int]], max_tokens: int, tag: str) -> None:
+        """Queue all prompts and prefill them: the first step gives every sequence its first token.
+
+        Raises:
+            RunError: a sequence got none.
+        """
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        for index, prompt in enumerate(prompts):
+            params = SamplingParams(
+                max_tokens=max_tokens,
+                temperature=0.0,
+                ignore_eos=True,
+                detokenize=False,
+                output_kind=RequestOutputKind.DELTA,
+            )
+            name = f"{tag}-{index}"
+            self._ids.append(self._engine.add_request(name, {"prompt_token_ids": prompt}, params) or name)
+            self._place[name] = self._place[self._ids[-1]] = index
+        for _ in range(2):
+            # With asynchronous scheduling the first call only launches the step.
+            first = self.steps(1)
+            if all(first.tokens):
+                return
+        silent = [index for index, tokens in enumerate(first.tokens) if not tokens]
+        raise RunError(
+            f"sequences {silent} got no token from their prefill; vLLM did not prefill them in one step."
+        )
+
+    def steps(self, count: int) -> Progress:
+        """Run engine steps and collect what they give."""
+        progress = Progress(tokens=[[] for _ in self._ids])
+        for _ in range(count):
+            got = [0] * len(self._ids)
+            for output in self._engine.step():
+                place = self._place[output.request_id]
+                new = list(output.outputs[0].token_ids)
+                progress.tokens[place].extend(new)
+                got[place] += len(new)
+            progress.accepted.append(got)
+            self._alive(None)
+        return progress
+
+    def abort(self) -> None:
+        """Take what is left out of the engine."""
+        self._engine.abort_request(list(self._place))
+
+
+def prompts(seed: int, count: int, length: int, vocabulary: int) -> list[list[int]]:
+    """The prompts of a case: seeded, the same for every arm."""
+    import random
+
+    generator = random.Random(f"{seed}/{count}/{length}")
+    return [[generator.randrange(2, vocabulary) for _ in range(length)] for _ in range(count)]
