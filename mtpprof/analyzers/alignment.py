@@ -19,12 +19,16 @@ from mtpprof.analyzers.table import MISSING, Bools
 MIN_OVERLAP = 0.5
 """Part of the shorter sequence that must have a partner."""
 SAMPLES = 64
-"""Positions at which a shift is tried before it is tried in full."""
+"""Positions at which all shifts are tried before the rest are tried in full."""
 MAX_FULL_CHECKS = 256
 CLEARLY = 2.0
 """How many times better a shift must fit than another one to be believed."""
 CLOSE_NS = 2_000
 """Differences of ends that say nothing: the resolution of GPU timestamps and the run-out of a kernel."""
+
+
+NEAR_NS = 1_000_000
+"""Ends further apart than this do not tell the shift: clocks of hosts may differ by as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,11 +56,6 @@ class Shift:
     offset_ns: int
     """Median difference of the ends: the other's clock minus this one's."""
 
-    @property
-    def cost_ns(self) -> float:
-        """How badly the ends agree; a constant difference counts little, since clocks of hosts differ."""
-        return self.spread_ns + abs(self.offset_ns) / 1000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pairs:
@@ -81,20 +80,32 @@ def align(here: Sequence, there: Sequence, *, one_clock: bool) -> Pairs:
     shifts = [_measured(here, there, by) for by in _possible_shifts(here, there)]
     if not shifts:
         return _none("kinds and sizes of their calls do not line up at any shift")
-    best = min(shifts, key=lambda shift: (shift.cost_ns, abs(shift.by)))
-    if len(here) == len(there):
-        whole = next((shift for shift in shifts if shift.by == 0), None)
-        if whole is not None and whole.cost_ns <= CLEARLY * best.cost_ns + CLOSE_NS:
-            best = whole
-    rivals = [shift for shift in shifts if shift is not best]
-    unsure = [shift for shift in rivals if shift.cost_ns < CLEARLY * best.cost_ns + CLOSE_NS]
-    if unsure and not (one_clock and len(here) == len(there) and best.by == 0):
-        return _none(
-            f"their calls line up at {len(unsure) + 1} shifts, and the times do not tell which is right"
-        )
+    best = _best(shifts, one_clock=one_clock, equal_length=len(here) == len(there))
+    if isinstance(best, str):
+        return _none(best)
     start, stop = _overlap(len(here), len(there), best.by)
     index = np.arange(start, stop, dtype=np.int64)
     return Pairs(here=index, there=index + best.by)
+
+
+def _best(shifts: list[Shift], *, one_clock: bool, equal_length: bool) -> Shift | str:
+    """The shift at which the ends agree clearly best, or why there is none.
+
+    Where several agree alike (evenly spaced calls, or ends that scatter as on a CPU), comparable clocks decide: windows of as
+    many calls are taken as they are, else the shift counts whose ends are clearly nearest to each other.
+    """
+    least = min(shift.spread_ns for shift in shifts)
+    alike = [shift for shift in shifts if shift.spread_ns <= CLEARLY * least + CLOSE_NS]
+    if len(alike) == 1:
+        return alike[0]
+    if one_clock:
+        unshifted = next((shift for shift in alike if shift.by == 0), None)
+        if equal_length and unshifted is not None:
+            return unshifted
+        nearest, second = sorted(alike, key=lambda shift: abs(shift.offset_ns))[:2]
+        if abs(nearest.offset_ns) * CLEARLY + CLOSE_NS < min(abs(second.offset_ns), NEAR_NS):
+            return nearest
+    return f"their calls line up at {len(alike)} shifts, and the times do not tell which is right"
 
 
 def _none(reason: str) -> Pairs:
@@ -124,14 +135,19 @@ def _overlap(here: int, there: int, by: int) -> tuple[int, int]:
 
 def _possible_shifts(here: Sequence, there: Sequence) -> list[int]:
     """Shifts at which all calls that then have a partner agree with it; the smallest shifts first."""
+    if not len(here) or not len(there):
+        return []
     shortest = max(1, int(min(len(here), len(there)) * MIN_OVERLAP))
-    candidates = sorted(range(shortest - len(here), len(there) - shortest + 1), key=abs)
+    shifts = np.arange(shortest - len(here), len(there) - shortest + 1, dtype=np.int64)
+    for place in np.linspace(0, len(here) - 1, SAMPLES, dtype=np.int64):
+        partner = np.clip(place + shifts, 0, len(there) - 1)
+        partnered = partner == place + shifts
+        shifts = shifts[~partnered | _agree(here, there, np.full(len(shifts), place), partner)]
     found: list[int] = []
-    for by in candidates:
+    for by in shifts[np.argsort(np.abs(shifts), kind="stable")].tolist():
         start, stop = _overlap(len(here), len(there), by)
         index = np.arange(start, stop, dtype=np.int64)
-        sample = index[:: max(1, len(index) // SAMPLES)]
-        if _agree(here, there, sample, sample + by).all() and _agree(here, there, index, index + by).all():
+        if _agree(here, there, index, index + by).all():
             found.append(by)
             if len(found) == MAX_FULL_CHECKS:
                 break
