@@ -58,13 +58,15 @@ def text(
 
 
 def _kineto_event(event: Event) -> str:
-    fields = ", ".join(
-        f"{json.dumps(key)}: {json.dumps(value)}" for key, value in event.items() if key != "args"
-    )
-    if "args" not in event:
-        return f"{{\n    {fields}\n  }}"
-    args = ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in event["args"].items())
-    return f'{{\n    {fields},\n    "args": {{\n      {args}\n    }}\n  }}'
+    args = event.get("args")
+    if not isinstance(args, dict):
+        return f"{{\n    {_members(event)}\n  }}"
+    fields = _members({key: value for key, value in event.items() if key != "args"})
+    return f'{{\n    {fields},\n    "args": {{\n      {_members(args)}\n    }}\n  }}'
+
+
+def _members(values: dict[str, Any]) -> str:
+    return ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
 
 
 def write(path: Path, content: str | bytes) -> Path:
