@@ -300,6 +300,14 @@ class EventTable:
             }
         if len({len(column) for column in columns.values()}) != 1:
             raise ValueError("columns of unequal length")
+        for name, texts in (
+            ("name", head.names),
+            ("track", head.tracks),
+            ("dims", head.shapes),
+            ("types", head.shapes),
+        ):
+            if len(columns[name]) and not -1 <= columns[name].min() <= columns[name].max() < len(texts):
+                raise ValueError(f"column {name} has codes without a text")
         texts = {item.name: getattr(head, item.name) for item in fields(_Head)}
         return EventTable(**columns, collectives=Collectives(**sparse), **texts)
 

@@ -27,7 +27,7 @@ def complete(name: str, ts: Any, dur: Any = 1.5, cat: str = "cpu_op", **fields: 
     return {"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": 7, "ts": ts, "dur": dur, **fields}
 
 
-def kernel(name: str, ts: Any, dur: Any = 10.0, stream: Any = 7, correlation: int = 1, **args: Any) -> Event:
+def kernel(name: str, ts: Any, dur: Any = 10.0, stream: Any = 7, correlation: Any = 1, **args: Any) -> Event:
     """A kernel on device 0."""
     args = {"device": 0, "stream": stream, "correlation": correlation, **args}
     return complete(name, ts, dur, "kernel", pid=0, tid=stream, args=args)
