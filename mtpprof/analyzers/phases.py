@@ -15,9 +15,7 @@ from mtpprof.analyzers.links import Launches, Nest
 from mtpprof.analyzers.stepnames import DRAFT, SAMPLE, phase_of_name
 from mtpprof.analyzers.steps import Marks, call_times
 from mtpprof.analyzers.table import MISSING, EventTable
-
-MAX_BEFORE_DRAFTS = 3
-"""Calls that may precede the draft passes outside vLLM's annotation: the V2 runner gathers the target's logits there."""
+from mtpprof.models.traffic import Kind
 
 
 def tell_phases(table: EventTable, columns: Columns, marks: Marks, step: I64, vocabulary: Vocabulary) -> None:
@@ -33,7 +31,8 @@ def tell_phases(table: EventTable, columns: Columns, marks: Marks, step: I64, vo
         columns["phase"][mine[inside]] = vocabulary.code(name.phase)
         if draft_tokens != MISSING:
             after = mine[~inside]
-            texts = _after_the_target([int(kind) for kind in columns["kind"][after]], draft_tokens)
+            kinds = [vocabulary.texts[kind] for kind in columns["kind"][after]]
+            texts = _after_the_target(kinds, draft_tokens)
             columns["phase"][after] = vocabulary.codes(texts)
 
 
@@ -55,17 +54,17 @@ def _from_phase_ranges(table: EventTable, columns: Columns, vocabulary: Vocabula
         columns["phase"][index] = vocabulary.code(phases[int(table.name[row])])
 
 
-def _after_the_target(kinds: list[int], draft_tokens: int) -> list[str]:
+def _after_the_target(kinds: list[str], draft_tokens: int) -> list[str]:
     """Phases of the calls that follow vLLM's annotation in one step, by their kinds.
 
-    Every draft pass issues the same collectives, so what follows is `draft_tokens` repetitions of one sequence, perhaps
-    after a gather of the target's logits. Where it is not, the calls are `draft` without a number.
+    Every draft pass issues the same collectives, so what follows is `draft_tokens` repetitions of one sequence; the V2
+    runner gathers the target's logits before them. Where it is neither, the calls are `draft` without a number.
     """
     if draft_tokens == 0:
         return [SAMPLE] * len(kinds)
-    for before in range(min(MAX_BEFORE_DRAFTS, len(kinds)) + 1):
+    for before in (0, 1):
         period, rest = divmod(len(kinds) - before, draft_tokens)
         passes = kinds[before:]
-        if rest == 0 and period and passes == passes[:period] * draft_tokens:
+        if set(kinds[:before]) <= {Kind.ALL_GATHER} and not rest and passes == passes[:period] * draft_tokens:
             return [SAMPLE] * before + [f"{DRAFT}[{index // period}]" for index in range(len(passes))]
     return [DRAFT] * len(kinds)

@@ -55,7 +55,8 @@ def _own(name: str) -> StepName | None:
 
 
 _VLLM = re.compile(
-    r"^execute_(?:\d+_)?context_(\d{1,9})\((?:sq)?(\d{1,9})[^)]*\)_generation_(\d{1,9})\((?:sq)?(\d{1,9})[^)]*\)"
+    r"^execute_(?:\d+_)?context_(\d{1,9})\((?:sq)?(\d{1,9})(?!\d)[^)]*\)"
+    r"_generation_(\d{1,9})\((?:sq)?(\d{1,9})(?!\d)[^)]*\)"
 )
 
 

@@ -36,11 +36,9 @@ def rank_table(
     members = [int(part) for part in group.strip("[]").split(",")] if group else list(range(len(arrivals)))
     for index, at in enumerate(arrivals[rank]):
         end = max(arrivals[member][index] for member in members) + TRANSFER_NS
-        fields = (
-            {"record": record(in_elems=64, out_elems=64, group_size=len(members), ranks=group)}
-            if group
-            else {}
-        )
+        fields: dict[str, Any] = {}
+        if group:
+            fields["record"] = record(in_elems=64, out_elems=64, group_size=len(members), ranks=group)
         trace.kernel(name, at + clock_ns, end - at, launched=at + clock_ns - 10_000, **fields)
     return trace.table(rank, world, base=base, host=host)
 
