@@ -15,8 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mtpprof.analyzers.nvtxjoin import join
 from mtpprof.analyzers.nvtxnccl import Communicator, communicators, nccl_calls
+from mtpprof.analyzers.readers import read_file
 from mtpprof.analyzers.readers.nvtx import UNKNOWN_NS, NvtxCapture, RangeKind, load_capture, load_captures
+from mtpprof.analyzers.readers.nvtxtable import event_table
 from mtpprof.analyzers.verdicts import Verdict
 from mtpprof.errors import MissingEnvironmentError
 from mtpprof.profilers.nvtx import capture_environment, loaded_files, ranks_not_loaded
@@ -396,3 +399,35 @@ def test_sanitizers_find_nothing(sanitized: tuple[Path, Path], tmp_path: Path, s
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert loaded_files(tmp_path)
+
+
+PROFILED = """
+import sys, torch
+from torch.profiler import ProfilerActivity, profile
+from mtpprof import ranges
+from mtpprof.profilers.annotate import annotate
+
+with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    for step in range(20):
+        with annotate(ranges.step_name(step)):
+            with annotate(ranges.phase_name("target")):
+                torch.ones(64) + 1
+            with annotate(ranges.phase_name("sample")):
+                torch.ones(64).argmax()
+profiler.export_chrome_trace(sys.argv[1])
+"""
+
+
+def test_our_own_ranges_are_in_nvtx_and_in_the_torch_trace_once_each(
+    record: Recorder, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json.gz"
+    record.run(sys.executable, "-c", PROFILED, trace, OMP_NUM_THREADS="1")
+    joined = join(event_table(record.only()), read_file(trace)[0])
+    assert len(joined) == 60
+    assert (joined.only_nvtx, joined.only_trace) == (0, 0)
+    assert joined.shift_ns is not None
+    low, high = joined.shift_ns
+    assert low <= high
+    assert joined.residual_ns is not None
+    assert joined.residual_ns < 1_000_000

@@ -8,10 +8,11 @@ from mtpprof.analyzers.readers.base import SNIFF_BYTES, Limits, Peek, Reader, Tr
 from mtpprof.analyzers.readers.bytestream import TextSource
 from mtpprof.analyzers.readers.kineto import KinetoReader
 from mtpprof.analyzers.readers.nsys import NsysReader
+from mtpprof.analyzers.readers.nvtxtable import NvtxReader
 from mtpprof.analyzers.table import EventTable
 from mtpprof.analyzers.verdicts import Verdict
 
-READERS: tuple[Reader, ...] = (NsysReader(), KinetoReader())
+READERS: tuple[Reader, ...] = (NsysReader(), NvtxReader(), KinetoReader())
 """Asked in this order."""
 
 
