@@ -119,8 +119,12 @@ def _column(calls: Calls, steps: Steps, name: str) -> NDArray[Any]:
 
 def size_class(payload_bytes: I64) -> I64:
     """The smallest power of two that is not below each payload; -1 for unknown, 0 for nothing."""
-    power = np.ceil(np.log2(np.maximum(payload_bytes, 1))).astype(np.int64)
-    return np.where(payload_bytes > 0, np.left_shift(1, power), payload_bytes)
+    below = np.maximum(payload_bytes - 1, 0)
+    for bits in (1, 2, 4, 8, 16, 32):
+        below |= (
+            below >> bits
+        )  # ends with every bit below the highest one set; floats would round above 2**53
+    return np.where(payload_bytes > 0, below + 1, payload_bytes)
 
 
 def _value(calls: Calls, name: str, code: int) -> Value:
