@@ -319,25 +319,26 @@ def _newest(captures: list[dict[int, TraceFile]]) -> tuple[list[dict[int, TraceF
 
 
 def _merged(sets: list[FileSet]) -> list[FileSet]:
-    """Directories that hold different ranks of one run become one set."""
-    ranks = [file.rank for part in sets for file in part.files]
-    worlds = {file.peek.world_size for part in sets for file in part.files}
-    starts = [file.start_ns or 0 for part in sets for file in part.files]
+    """Directories that hold different ranks of one run become one set; those without a trace leave their problems."""
+    filled = [part for part in sets if part.files]
+    orphaned = tuple(problem for part in sets if not part.files for problem in part.problems)
+    files = [file for part in filled for file in part.files]
+    ranks = [file.rank for file in files]
+    starts = [file.start_ns or 0 for file in files]
     fits = (
-        len(sets) > 1
+        len(filled) > 1
         and None not in ranks
         and len(set(ranks)) == len(ranks)
-        and len(worlds) == 1
-        and None not in worlds
+        and len({file.peek.world_size for file in files}) == 1
         and max(starts) - min(starts) < _STALE_AFTER_NS
     )
-    if not fits:
-        return sets
-    files = sorted((file for part in sets for file in part.files), key=lambda file: file.rank or 0)
-    folder = commonpath([part.label for part in sets])
-    return [
-        FileSet(label=folder, files=tuple(files), problems=tuple(p for part in sets for p in part.problems))
-    ]
+    if fits:
+        problems = tuple(problem for part in filled for problem in part.problems)
+        folder = commonpath([part.label for part in filled])
+        files.sort(key=lambda file: file.rank or 0)
+        filled = [FileSet(label=folder, files=tuple(files), problems=problems)]
+    first, *others = filled or [FileSet(label=sets[0].label, files=())]
+    return [replace(first, problems=(*first.problems, *orphaned)), *others]
 
 
 def _labelled(sets: list[FileSet]) -> tuple[FileSet, ...]:

@@ -300,14 +300,7 @@ class EventTable:
             }
         if len({len(column) for column in columns.values()}) != 1:
             raise ValueError("columns of unequal length")
-        for name, texts in (
-            ("name", head.names),
-            ("track", head.tracks),
-            ("dims", head.shapes),
-            ("types", head.shapes),
-        ):
-            if len(columns[name]) and not -1 <= columns[name].min() <= columns[name].max() < len(texts):
-                raise ValueError(f"column {name} has codes without a text")
+        _check_codes(columns, head)
         texts = {item.name: getattr(head, item.name) for item in fields(_Head)}
         return EventTable(**columns, collectives=Collectives(**sparse), **texts)
 
@@ -369,6 +362,19 @@ def _column(
     if column.dtype != dtype or column.ndim != 1:
         raise ValueError(f"column {name} has dtype {column.dtype}, not {np.dtype(dtype)}")
     return column
+
+
+def _check_codes(columns: Mapping[str, NDArray[Any]], head: _Head) -> None:
+    sizes = {
+        "name": len(head.names),
+        "track": len(head.tracks),
+        "dims": len(head.shapes),
+        "types": len(head.shapes),
+    }
+    for name, size in sizes.items():
+        codes = columns[name]
+        if len(codes) and not -1 <= codes.min() <= codes.max() < size:
+            raise ValueError(f"column {name} has codes without a text")
 
 
 def _parse_shape(text: str) -> tuple[Any, ...] | None:
