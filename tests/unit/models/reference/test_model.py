@@ -56,12 +56,20 @@ def test_a_quantized_model_whose_latent_projection_is_not_may_commute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "vocab", "reason"), [(0.0, 64, "not positive"), (-1.0, 64, "not positive")]
+    ("changes", "reason"),
+    [
+        ({"logit_scale": 0.0}, "its logit scale 0 is not positive"),
+        ({"logit_scale": -1.5}, "its logit scale -1.5 is not positive"),
+        ({"vocab_size": 2**24 + 1}, "token ids of a vocabulary of 16777217 are not exact in fp32"),
+    ],
 )
-def test_local_argmax_needs_a_positive_scale(scale: float, vocab: int, reason: str) -> None:
-    spec = replace(tiny("deepseek-v3.2", vocab=vocab), logit_scale=scale)
+def test_local_argmax_is_refused_where_it_would_choose_wrongly(
+    changes: dict[str, float], reason: str
+) -> None:
+    built = model(tiny("deepseek-v3.2", vocab=64))
+    built.spec = replace(built.spec, **changes)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=reason):
-        model(spec).set_arm(frozenset({LOCAL_ARGMAX}))
+        built.set_arm(frozenset({LOCAL_ARGMAX}))
 
 
 def test_unknown_switches_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -131,3 +133,70 @@ def test_passes_with_rejected_rows_give_what_one_pass_gives(kind: str) -> None:
     cache.reset()
     again = block.partial(x[:, :5].flatten(0, 1), rows_at(0, 5, keep_states=False), cache)
     torch.testing.assert_close(again.view(SEQUENCES, 5, -1), whole[:, :5])
+
+
+def kda_written_out(block: KdaBlock, x: Tensor) -> Tensor:
+    """Kimi delta attention of one sequence `[rows, hidden]`, head by head and row by row."""
+    rows, dim = x.shape[0], block.kda.head_dim
+    convolved = functional.pad(functional.linear(x, block.qkv).T, (block.kda.conv_kernel - 1, 0))
+    convolved = functional.conv1d(convolved[None], block.filters[:, None], groups=len(block.filters))[0].T
+    query, key, value = functional.silu(convolved).view(rows, 3, block.heads, dim).unbind(1)
+    raw_decay = (block.decay_b @ (block.decay_a @ x.T)).T.view(rows, block.heads, dim)
+    bias = block.decay_bias.view(block.heads, dim)
+    strength = (x @ block.strength.T).sigmoid()
+    gate = (block.gate_b @ (block.gate_a @ x.T)).T.sigmoid().view(rows, block.heads, dim)
+    outputs = torch.zeros(rows, block.heads, dim, dtype=x.dtype)
+    for head in range(block.heads):
+        state = torch.zeros(dim, dim, dtype=x.dtype)
+        for row in range(rows):
+            rate = block.decay_log[head].exp() * functional.softplus(raw_decay[row, head] + bias[head])
+            state = torch.diag((-rate).exp()) @ state
+            k = key[row, head] / key[row, head].norm()
+            q = query[row, head] / query[row, head].norm() / dim**0.5
+            state = state + strength[row, head] * torch.outer(k, value[row, head] - state.T @ k)
+            outputs[row, head] = state.T @ q
+    return (block.norm(outputs) * gate).flatten(1) @ block.o.T
+
+
+def mamba_written_out(block: MambaBlock, x: Tensor) -> Tensor:
+    """Mamba-2 of one sequence `[rows, hidden]`, head by head and row by row."""
+    rows, dim, size = x.shape[0], block.mamba.head_dim, block.mamba.state_size
+    width, maps = block.heads * dim, block.groups * size
+    z, convolved, dt = torch.split(x @ block.in_proj.T, [width, width + 2 * maps, block.heads], -1)
+    convolved = functional.pad(convolved.T, (block.mamba.conv_kernel - 1, 0))
+    convolved = functional.conv1d(
+        convolved[None], block.filters[:, None], block.filter_bias, groups=len(block.filters)
+    )[0].T
+    inputs, into, out_of = torch.split(functional.silu(convolved), [width, maps, maps], -1)
+    inputs, into, out_of = inputs.view(rows, -1, dim), into.view(rows, -1, size), out_of.view(rows, -1, size)
+    outputs = torch.zeros(rows, block.heads, dim, dtype=x.dtype)
+    for head in range(block.heads):
+        group = head * block.groups // block.heads
+        state = torch.zeros(dim, size, dtype=x.dtype)
+        for row in range(rows):
+            step = functional.softplus(dt[row, head] + block.dt_bias[head])
+            state = (-step * block.decay_log[head].exp()).exp() * state
+            state = state + torch.outer(step * inputs[row, head], into[row, group])
+            outputs[row, head] = state @ out_of[row, group] + block.skip[head] * inputs[row, head]
+    gated = (outputs.flatten(1) * functional.silu(z)).view(rows, block.groups, -1)
+    normed = gated * (gated.square().mean(-1, keepdim=True) + block.eps).rsqrt() * block.norm_weight
+    return normed.flatten(1) @ block.out_proj.T
+
+
+def test_kda_is_its_formulas() -> None:
+    spec = tiny("kimi-k3")
+    block = KdaBlock(context(spec), "layers.0")
+    x = noise(6, spec.hidden_size)
+    actual = block.partial(x, rows_at(0, 6, 1), block.new_cache(1, 6))
+    torch.testing.assert_close(actual, kda_written_out(block, x))
+
+
+@pytest.mark.parametrize("groups", [2, 8])
+def test_mamba_is_its_formulas(groups: int) -> None:
+    spec = tiny("nemotron-3-nano")
+    assert spec.mamba is not None
+    spec = replace(spec, mamba=replace(spec.mamba, groups=groups))
+    block = MambaBlock(context(spec), "layers.0")
+    x = noise(6, spec.hidden_size)
+    actual = block.partial(x, rows_at(0, 6, 1), block.new_cache(1, 6))
+    torch.testing.assert_close(actual, mamba_written_out(block, x))
