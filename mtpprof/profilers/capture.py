@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from mtpprof import ranges
 from mtpprof.profilers.annotate import annotate
+
+gzip_module: Any
+try:
+    gzip_module = importlib.import_module("isal.igzip")
+except ImportError:  # not every platform has it
+    gzip_module = gzip
+
+FAST = 1
+CHUNK_BYTES = 1 << 20
 
 
 def capture_window(path: Path, step: Callable[[], object], steps: int, *, cuda: bool) -> list[int]:
@@ -37,10 +50,18 @@ def capture_window(path: Path, step: Callable[[], object], steps: int, *, cuda: 
                     torch.cuda.synchronize()
             durations_ns.append(time.perf_counter_ns() - start_ns)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp.json.gz")
+    plain, packed = path.with_name(f".{path.name}.tmp.json"), path.with_name(f".{path.name}.tmp")
     try:
-        profiler.export_chrome_trace(str(temporary))
-        temporary.replace(path)
+        profiler.export_chrome_trace(str(plain))
+        _compress(plain, packed)
+        packed.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        plain.unlink(missing_ok=True)
+        packed.unlink(missing_ok=True)
     return durations_ns
+
+
+def _compress(source: Path, target: Path) -> None:
+    """Gzip a file: torch's own way (gzip at level 9) takes longer than the steps that it compresses (0.5 s against 0.02 s for 17 MB)."""
+    with source.open("rb") as reader, gzip_module.open(target, "wb", compresslevel=FAST) as writer:
+        shutil.copyfileobj(reader, writer, CHUNK_BYTES)

@@ -83,6 +83,7 @@ def _run_case(
     arms = {arm.name: arm for arm in case.arms}
     # A collection in the middle of a step would be charged to the arm that happens to be running.
     gc.collect()
+    gc.freeze()  # what is loaded by now stays; collections between windows need not look at it again
     gc.disable()
     try:
         for round_index, position, name in left.visits:
@@ -110,6 +111,7 @@ def _run_case(
             gc.collect()
     finally:
         gc.enable()
+        gc.unfreeze()
 
 
 def _slowest_rank(step_ns: list[list[int]]) -> list[int]:
@@ -139,7 +141,9 @@ def _store_window(
             schema_version=SCHEMA_VERSION,
             rounds=[
                 *(entry for entry in (timing.rounds if timing else []) if entry.round != round_index),
-                RoundTiming(round=round_index, position=position, step_ns=window.step_ns),
+                RoundTiming(
+                    round=round_index, position=position, step_ns=window.step_ns, metrics=window.metrics
+                ),
             ],
             profiled_step_ns=timing.profiled_step_ns if timing else [],
         ),
