@@ -1,0 +1,150 @@
+"""Chrome's JSON trace format, which Perfetto, chrome://tracing and mtpprof's own reader open.
+
+The decision: text is made with format strings from columns, an event a line, in the form that profilers write. Names
+are encoded once, by the JSON encoder, which escapes what must be. Times are microseconds with three decimals, so
+nothing is lost. Arrows are `bind_id` on the slices themselves: the older arrow events bind to whatever is innermost
+at their time. Source: Trace Event Format, Chromium project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mtpprof.analyzers.calls import Vocabulary
+from mtpprof.analyzers.perfetto.model import Argument, Process, Slices, Track, Values
+from mtpprof.analyzers.table import I64
+
+BATCH = 16_384
+
+
+class ChromeWriter:
+    """Writes to a binary file (compressing is the file's matter)."""
+
+    def __init__(self, file: IO[bytes], texts: Vocabulary, metadata: Mapping[str, Any]) -> None:
+        self._file = file
+        self._texts = texts
+        self._encoded: list[str] = []
+        self._json: dict[int, str] = {}
+        head = msgspec.json.encode({"schemaVersion": 1, "displayTimeUnit": "ns", **metadata})
+        self._file.write(head[:-1] + b',"traceEvents":[\n')
+        self._separator = b""
+
+    def process(self, process: Process) -> None:
+        """Metadata events."""
+        self._metadata("process_name", process.number, 0, name=process.name)
+        self._metadata("process_sort_index", process.number, 0, sort_index=process.number)
+        if process.description:
+            self._metadata("process_labels", process.number, 0, labels=process.description)
+
+    def track(self, track: Track) -> None:
+        """Metadata events; a counter has no thread."""
+        if track.unit is None:
+            self._metadata("thread_name", track.process, track.number, name=track.name)
+            self._metadata("thread_sort_index", track.process, track.number, sort_index=track.order)
+
+    def slices(self, track: Track, slices: Slices) -> None:
+        """One complete event a slice."""
+        self._encode_texts()
+        for start in range(0, len(slices), BATCH):
+            part = slices.take(np.arange(start, min(start + BATCH, len(slices))))
+            head = f'{{"ph":"X","pid":{track.process},"tid":{track.number},"ts":'
+            columns = zip(
+                _microseconds(part.ts_ns),
+                _microseconds(part.dur_ns),
+                part.category.tolist(),
+                part.name.tolist(),
+                self._flows(part),
+                self._arguments(part.arguments, len(part)),
+                strict=True,
+            )
+            encoded = self._encoded
+            self._lines(
+                f'{head}{ts},"dur":{dur},"cat":{encoded[category]},"name":{encoded[name]}{flow}{arguments}}}'
+                for ts, dur, category, name, flow, arguments in columns
+            )
+
+    def counter(self, track: Track, ts_ns: I64, values: NDArray[np.float64]) -> None:
+        """One counter event a value."""
+        name = msgspec.json.encode(f"{track.name} ({track.unit})" if track.unit else track.name).decode()
+        head = f'{{"ph":"C","pid":{track.process},"name":{name},"ts":'
+        self._lines(
+            f'{head}{ts},"args":{{"value":{value!r}}}}}'
+            for ts, value in zip(_microseconds(ts_ns), values.tolist(), strict=True)
+        )
+
+    def close(self) -> None:
+        """The end of the document."""
+        self._file.write(b"\n]}\n")
+
+    def _lines(self, lines: Iterator[str]) -> None:
+        text = ",\n".join(lines)
+        if text:
+            self._file.write(self._separator + text.encode())
+            self._separator = b",\n"
+
+    def _metadata(self, name: str, pid: int, tid: int, /, **arguments: Any) -> None:
+        event = {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": arguments}
+        self._lines(iter([msgspec.json.encode(event).decode()]))
+
+    def _encode_texts(self) -> None:
+        new = self._texts.texts[len(self._encoded) :]
+        self._encoded += [
+            msgspec.json.encode(text.encode("utf-8", "replace").decode()).decode() for text in new
+        ]
+
+    def _arguments(self, arguments: tuple[Argument, ...], count: int) -> Iterator[str]:
+        """The `args` member of each slice, with its comma."""
+        columns = [self._column(argument) for argument in arguments]
+        for _ in range(count):
+            text = ",".join(filter(None, map(next, columns)))
+            yield f',"args":{{{text}}}' if text else ""
+
+    def _column(self, argument: Argument) -> Iterator[str]:
+        key = msgspec.json.encode(argument.key).decode()
+        encoded = self._encoded
+        for value, present in zip(argument.column.tolist(), argument.present().tolist(), strict=True):
+            if not present:
+                yield ""
+            elif argument.kind is Values.TEXT:
+                yield f"{key}:{encoded[value]}"
+            elif argument.kind is Values.JSON:
+                yield f"{key}:{self._as_json(value)}"
+            else:
+                yield f"{key}:{value!r}"
+
+    def _as_json(self, code: int) -> str:
+        """A text that is JSON as it stands; as a string where it is none after all."""
+        if code not in self._json:
+            text = self._texts.texts[code]
+            try:
+                msgspec.json.decode(text)
+            except msgspec.DecodeError:
+                text = self._encoded[code]
+            self._json[code] = text
+        return self._json[code]
+
+    @staticmethod
+    def _flows(slices: Slices) -> Iterator[str]:
+        if slices.flow is None:
+            yield from [""] * len(slices)
+            return
+        flow = slices.flow
+        for number, arrives, leaves in zip(
+            flow.number.tolist(), flow.arrives.tolist(), flow.leaves.tolist(), strict=True
+        ):
+            if not number:
+                yield ""
+                continue
+            ends = (',"flow_in":true' if arrives else "") + (',"flow_out":true' if leaves else "")
+            yield f',"bind_id":"0x{number:x}"{ends}'
+
+
+def _microseconds(ns: I64) -> Iterator[str]:
+    return (
+        f"{whole}.{rest:03}" for whole, rest in zip((ns // 1000).tolist(), (ns % 1000).tolist(), strict=True)
+    )

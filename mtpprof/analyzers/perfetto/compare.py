@@ -1,0 +1,253 @@
+"""What the second arm saved against the first, on a track of its own: collectives removed, added, fused or replaced,
+step by step.
+
+The decision: calls of a pair of steps correspond where they agree in kind, phase, site, shape and dtype, in their
+order; what is left over was removed or added. A call that only differs in what is fused into it was fused; one that
+only differs in its implementation was replaced. Bytes and time of each stand beside it; a figure that is not known in
+both arms is absent.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.grouping import wire_bytes_of
+from mtpprof.analyzers.perfetto import lanes
+from mtpprof.analyzers.perfetto.communication import Rank, collective_slices
+from mtpprof.analyzers.perfetto.model import Argument, Slices, Values, joined
+from mtpprof.analyzers.perfetto.timeline import StepPair
+from mtpprof.analyzers.table import I64, MISSING
+
+SAVED = "mtpprof.saved"
+SAVED_PER_STEP = "mtpprof.saved_per_step"
+REMOVED, ADDED, FUSED, UNFUSED, REPLACED = "removed", "added", "fused", "unfused", "replaced"
+
+_IDENTITY = ("kind", "phase", "site", "shape", "dtype", "fused", "implementation")
+_SHAPE, _FUSED, _IMPLEMENTATION = 3, 5, 6
+
+Identity = tuple[str, ...]
+_KEYS: tuple[Callable[[Identity], Identity], ...] = (
+    lambda identity: identity[:6],
+    lambda identity: identity[:5],
+    lambda identity: identity[:3],
+)
+"""By what calls correspond, the strictest first; the last only where a shape is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One collective that differs between the arms, by its index in each; None: not there."""
+
+    what: str
+    first: int | None
+    second: int | None
+
+
+def changes(first: Calls, second: Calls) -> Iterator[Change]:
+    """The changes from the calls of one step (or window) in the first arm to those in the second."""
+    ours, theirs = dict(enumerate(_identities(first))), dict(enumerate(_identities(second)))
+    for level, key in enumerate(_KEYS):
+        waiting: dict[Identity, list[int]] = defaultdict(list)
+        for index, identity in ours.items():
+            waiting[key(identity)].append(index)
+        for index, identity in list(theirs.items()):
+            candidates = [
+                i
+                for i in waiting[key(identity)][:1]
+                if level < 2 or not ours[i][_SHAPE] or not identity[_SHAPE]
+            ]
+            if not candidates:
+                continue
+            partner = candidates[0]
+            waiting[key(identity)].pop(0)
+            what = _difference(ours.pop(partner), theirs.pop(index))
+            if what:
+                yield Change(what=what, first=partner, second=index)
+    yield from (Change(what=REMOVED, first=index, second=None) for index in ours)
+    yield from (Change(what=ADDED, first=None, second=index) for index in theirs)
+
+
+def _identities(calls: Calls) -> Iterator[Identity]:
+    columns = [getattr(calls, name).tolist() for name in _IDENTITY]
+    for codes in zip(*columns, strict=True):
+        yield tuple(calls.texts[code] for code in codes)
+
+
+def _difference(before: Identity, after: Identity) -> str:
+    if before[_FUSED] != after[_FUSED]:
+        if before[_FUSED] and after[_FUSED]:
+            return REPLACED
+        return FUSED if after[_FUSED] else UNFUSED
+    return REPLACED if before[_IMPLEMENTATION] != after[_IMPLEMENTATION] else ""
+
+
+def add_saved(first: Rank, second: Rank, calls: tuple[Calls, Calls], pairs: Sequence[StepPair]) -> None:
+    """The `saved` tracks of a rank, in the process of the second arm.
+
+    Args:
+        first: The rank in the arm that is compared with.
+        second: The rank in the arm whose saving is shown.
+        calls: Calls of the rank in each arm, as shown.
+        pairs: Corresponding steps; none: the arms are compared as a whole.
+    """
+    found: list[Change] = []
+    for ours, theirs in _stretches(calls, pairs):
+        found += (
+            Change(
+                what=change.what,
+                first=None if change.first is None else int(ours[change.first]),
+                second=None if change.second is None else int(theirs[change.second]),
+            )
+            for change in changes(calls[0].take(ours), calls[1].take(theirs))
+        )
+    if found:
+        slices = _markers(first, second, calls, found)
+        second.layout.lanes(second.process, "saved", slices, lanes.following(slices.ts_ns, slices.dur_ns))
+    _add_per_step(first, second, calls, pairs)
+
+
+def _stretches(calls: tuple[Calls, Calls], pairs: Sequence[StepPair]) -> Iterator[tuple[I64, I64]]:
+    """Indices of the calls of both arms, pair of steps by pair of steps."""
+    if not pairs:
+        yield np.arange(len(calls[0])), np.arange(len(calls[1]))
+        return
+    for pair in pairs:
+        if pair.first is not None and pair.second is not None:
+            yield (
+                np.flatnonzero(calls[0].step == pair.first),
+                np.flatnonzero(calls[1].step == pair.second),
+            )
+
+
+def _markers(first: Rank, second: Rank, calls: tuple[Calls, Calls], found: Sequence[Change]) -> Slices:
+    """A slice a change: at the place of the call that the second arm has, or that it no longer has."""
+    layout = second.layout
+    gone = [change for change in found if change.second is None]
+    there = [change for change in found if change.second is not None]
+    parts = []
+    for rank, own, rows, part in (
+        (first, calls[0], [change.first for change in gone], gone),
+        (second, calls[1], [change.second for change in there], there),
+    ):
+        if not part:
+            continue
+        slices = collective_slices(layout, rank.arm, own.take(np.array(rows, np.int64)), SAVED)
+        words = [change.what for change in part]
+        names = [layout.texts.texts[code] for code in slices.name.tolist()]
+        parts.append(
+            Slices(
+                ts_ns=slices.ts_ns,
+                dur_ns=slices.dur_ns,
+                name=layout.texts.codes(f"{word} {name}" for word, name in zip(words, names, strict=True)),
+                category=slices.category,
+                arguments=(
+                    Argument(key="change", kind=Values.TEXT, column=layout.texts.codes(words)),
+                    *_savings(calls, part),
+                    *slices.arguments,
+                ),
+            )
+        )
+    return joined(parts)
+
+
+def _savings(calls: tuple[Calls, Calls], found: Sequence[Change]) -> Iterator[Argument]:
+    """What each change saves in time and bytes; negative: costs. A call that is not there takes nothing."""
+    rows = (
+        np.array([MISSING if change.first is None else change.first for change in found]),
+        np.array([MISSING if change.second is None else change.second for change in found]),
+    )
+    columns = {
+        "saved_ns": (calls[0].dur_ns, calls[1].dur_ns),
+        "saved_payload_bytes": (calls[0].payload_bytes, calls[1].payload_bytes),
+        "saved_wire_bytes": (wire_bytes_of(calls[0]), wire_bytes_of(calls[1])),
+    }
+    for key, sides in columns.items():
+        before, after = (_figures(column, chosen) for column, chosen in zip(sides, rows, strict=True))
+        saved = before - after
+        if not np.isnan(saved).all():
+            yield Argument(key=key, kind=Values.NUMBER, column=saved)
+    durations = [_figures(side.dur_ns, chosen) for side, chosen in zip(calls, rows, strict=True)]
+    for key, column, chosen in zip(("before_ns", "after_ns"), durations, rows, strict=True):
+        yield Argument(key=key, kind=Values.NUMBER, column=np.where(chosen == MISSING, np.nan, column))
+
+
+def _figures(column: I64, rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Figures of calls: 0 where there is no call, NaN where there is one whose figure is not known."""
+    if not len(column):
+        return np.zeros(len(rows))
+    values = np.where(column == MISSING, np.nan, column)[rows]
+    return np.where(rows == MISSING, 0.0, values)
+
+
+def _add_per_step(first: Rank, second: Rank, calls: tuple[Calls, Calls], pairs: Sequence[StepPair]) -> None:
+    """One slice a step that sums up the difference."""
+    sums = [item for pair in pairs if (item := _step_sum(first, second, calls, pair)) is not None]
+    if not sums:
+        return
+    layout = second.layout
+    slices = Slices(
+        ts_ns=np.array([item.ts_ns for item in sums]),
+        dur_ns=np.array([item.dur_ns for item in sums]),
+        name=layout.texts.codes(item.sentence() for item in sums),
+        category=layout.constant(SAVED_PER_STEP, len(sums)),
+        arguments=tuple(
+            Argument(
+                key=f"saved_{key}",
+                kind=Values.NUMBER,
+                column=np.array([getattr(item, key) for item in sums], np.float64),
+            )
+            for key in ("calls", "payload_bytes", "collective_ns", "step_ns")
+        ),
+    )
+    layout.lanes(second.process, "saved per step", slices, lanes.following(slices.ts_ns, slices.dur_ns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepSum:
+    """What the second arm saves in one step; negative: costs; NaN: not known."""
+
+    ts_ns: int
+    dur_ns: int
+    calls: int
+    payload_bytes: float
+    collective_ns: int
+    step_ns: int
+
+    def sentence(self) -> str:
+        """For the picture."""
+        words = [f"{-self.calls:+d} calls"]
+        if not np.isnan(self.payload_bytes):
+            words.append(f"{-self.payload_bytes / 1e6:+,.3f} MB")
+        words.append(f"{-self.collective_ns / 1e3:+,.0f} µs in collectives")
+        words.append(f"step {-self.step_ns / 1e3:+,.0f} µs")
+        return ", ".join(words)
+
+
+def _step_sum(first: Rank, second: Rank, calls: tuple[Calls, Calls], pair: StepPair) -> _StepSum | None:
+    if pair.first is None or pair.second is None:
+        return None
+    spans, mine = [], []
+    for rank, own, position in ((first, calls[0], pair.first), (second, calls[1], pair.second)):
+        steps = rank.arm.found.steps
+        row = np.flatnonzero(steps.table == rank.table)[position : position + 1]
+        start = rank.arm.own(steps.table[row], steps.start_ns[row])
+        if not rank.shown(start).all():
+            return None
+        spans.append((int(rank.arm.placed(start)[0]), int((steps.end_ns - steps.start_ns)[row][0])))
+        mine.append(own.take(own.step == position))
+    payload = [_figures(part.payload_bytes, np.arange(len(part))).sum() for part in mine]
+    return _StepSum(
+        ts_ns=min(start for start, _ in spans),
+        dur_ns=max(length for _, length in spans),
+        calls=len(mine[0]) - len(mine[1]),
+        payload_bytes=float(payload[0] - payload[1]),
+        collective_ns=int(mine[0].dur_ns.sum() - mine[1].dur_ns.sum()),
+        step_ns=spans[0][1] - spans[1][1],
+    )
