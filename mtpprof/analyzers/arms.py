@@ -9,6 +9,7 @@ import numpy as np
 from mtpprof.analyzers.attribution import analyze
 from mtpprof.analyzers.calls import Calls
 from mtpprof.analyzers.discovery import open_traces
+from mtpprof.analyzers.table import MISSING
 from mtpprof.errors import InputError
 from mtpprof.rundir import ArmRecord, CaseRecord, RunDirectory
 
@@ -28,5 +29,5 @@ def read_calls(directory: RunDirectory, case: CaseRecord, arm: ArmRecord) -> tup
     except (InputError, ValueError) as error:
         return None, str(error)
     found = analyze(traces)
-    numbers = np.append(found.steps.number, -1)  # so that -1 stays -1
-    return replace(found.calls, step=numbers[found.calls.step]), ""
+    numbers = np.append(found.steps.number, MISSING)  # so that a call outside of all steps stays outside
+    return replace(found.calls, step=numbers[found.steps.rows_of(found.calls.table, found.calls.step)]), ""
