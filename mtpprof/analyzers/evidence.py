@@ -50,15 +50,21 @@ class OwnRanges:
 
     @staticmethod
     def of(table: EventTable) -> OwnRanges:
-        """All ranges of the table that read as collectives."""
-        rows = table.rows(*RANGES)
-        parsed: dict[int, ranges.CollectiveRange] = {}
-        for code in np.unique(table.name[rows]).tolist():
-            item = ranges.parse_collective(table.names[code])
-            if item is not None and item.kind in _KINDS:
-                parsed[code] = item
-        mine = rows[np.isin(table.name[rows], np.fromiter(parsed, np.int64))]
-        return OwnRanges(nest=Nest.of(table, mine), parsed=parsed)
+        """All ranges of the table that read as collectives.
+
+        One call of ours makes a torch range and an NVTX range; where a table has both, the torch ranges are taken.
+        """
+        for category in RANGES:
+            rows = table.rows(category)
+            parsed: dict[int, ranges.CollectiveRange] = {}
+            for code in np.unique(table.name[rows]).tolist():
+                item = ranges.parse_collective(table.names[code])
+                if item is not None and item.kind in _KINDS:
+                    parsed[code] = item
+            if parsed:
+                mine = rows[np.isin(table.name[rows], np.fromiter(parsed, np.int64))]
+                return OwnRanges(nest=Nest.of(table, mine), parsed=parsed)
+        return OwnRanges(nest=Nest.of(table, np.empty(0, np.int64)), parsed={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

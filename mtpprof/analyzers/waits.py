@@ -165,3 +165,8 @@ def most_waited(calls: Calls, count: int) -> I64:
     """The `count` calls with the longest known wait, the longest first."""
     known = np.flatnonzero((calls.wait_ns > 0) & ~calls.transient)
     return known[np.argsort(-calls.wait_ns[known], kind="stable")][:count].astype(np.int64)
+
+
+def longest(calls: Calls, count: int) -> I64:
+    """The `count` longest calls, the longest first; transients are among them."""
+    return np.argsort(-calls.dur_ns, kind="stable")[:count].astype(np.int64)

@@ -621,6 +621,8 @@ OPS: list[tuple[str, str, Scope, Kind, Role]] = [
     ("gloo", "gloo:all_gather", Scope.ANNOTATION, AG, Role.COLLECTIVE),
     ("nccl-launch", "nccl:_all_gather_base", Scope.ANNOTATION, AG, Role.LAUNCH),
     ("nccl-launch", "nccl:all_to_all", Scope.ANNOTATION, A2A, Role.LAUNCH),
+    ("nccl-nvtx", "ncclAllReduce", Scope.ANNOTATION, AR, Role.LAUNCH),
+    ("nccl-nvtx", "ncclAlltoAll", Scope.ANNOTATION, A2A, Role.LAUNCH),
     ("backend-wait", "gloo:wait", Scope.ANNOTATION, Kind.UNKNOWN, Role.NONE),
 ]
 

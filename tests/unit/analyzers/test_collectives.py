@@ -360,3 +360,14 @@ def test_nvtx_ranges_count_as_own_ranges_too() -> None:
     trace.kernel(NCCL_AG, 200, 40, launched=10)
     calls, _ = found(trace.table())
     assert calls.text("site", 0) == "layers.0.mla.o_proj"
+
+
+def test_a_range_that_is_both_annotation_and_nvtx_counts_once() -> None:
+    trace = Trace()
+    trace.note(own_range(), 0, 100)
+    trace.add(own_range(), 1, 98, Category.NVTX)
+    assert len(found(trace.table())[0]) == 1
+    trace.kernel(NCCL_AG, 200, 40, launched=10)
+    calls, result = found(trace.table())
+    assert len(calls) == 1
+    assert result.notes == ()

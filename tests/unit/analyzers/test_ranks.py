@@ -107,7 +107,7 @@ def test_drifting_clocks_leave_a_residual_that_is_published_and_makes_it_inconcl
     found = analyze(one_run(tables[0], moved))
     assert found.clocks[0].residual_ns > 30_000
     assert found.waits.verdict is WaitVerdict.INCONCLUSIVE
-    assert "clocks agree" in found.waits.reason or "cannot be trusted" in found.waits.reason
+    assert "ends agree" in found.waits.reason or "cannot be trusted" in found.waits.reason
 
 
 def test_files_without_a_time_base_are_aligned_on_the_ends() -> None:
