@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mtpprof import __version__
-from mtpprof.cli import doctor, models, nvtx, optimizations, report, run
+from mtpprof.cli import analyze, doctor, models, nvtx, optimizations, report, run
 
 app = typer.Typer(
     name="mtpprof",
@@ -40,6 +40,13 @@ def _root(
     """Options before the command."""
 
 
-for command in (run.run, report.report, models.models, optimizations.optimizations, doctor.doctor):
+for command in (
+    run.run,
+    report.report,
+    analyze.analyze,
+    models.models,
+    optimizations.optimizations,
+    doctor.doctor,
+):
     app.command()(command)
 app.command(context_settings=nvtx.CONTEXT_SETTINGS)(nvtx.nvtx)

@@ -1,0 +1,72 @@
+"""Single collectives that stand out: the longest calls, and the collectives whose ranks arrived furthest apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.steps import Steps
+from mtpprof.analyzers.table import MISSING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notable:
+    """One call, or the call of the rank that waited longest in one collective."""
+
+    rank: int | None
+    kind: str
+    implementation: str
+    phase: str
+    site: str
+    shape: str
+    step: int | None
+    start_ns: int
+    """From the first call of the analysis."""
+    dur_ns: int
+    wait_ns: int | None
+    payload_bytes: int | None
+    transient: bool
+
+
+def slowest(calls: Calls, steps: Steps, count: int = 10) -> tuple[Notable, ...]:
+    """The longest calls, transients of the profiler's start included and marked."""
+    return _described(calls, steps, np.argsort(-calls.dur_ns, kind="stable")[:count])
+
+
+def most_skewed(calls: Calls, steps: Steps, count: int = 10) -> tuple[Notable, ...]:
+    """Per collective the call that waited longest, the longest waits first; only calls whose wait is known."""
+    known = np.flatnonzero((calls.wait_ns != MISSING) & ~calls.transient)
+    order = known[np.argsort(-calls.wait_ns[known], kind="stable")]
+    _, first = np.unique(calls.match[order], return_index=True)
+    return _described(calls, steps, order[np.sort(first)][:count])
+
+
+def _described(
+    calls: Calls, steps: Steps, rows: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> tuple[Notable, ...]:
+    origin = int(calls.ts_ns.min()) if len(calls) else 0
+    step_row = steps.rows_of(calls.table, calls.step)
+    return tuple(
+        Notable(
+            rank=_known(calls.rank[row]),
+            kind=calls.text("kind", row),
+            implementation=calls.text("implementation", row),
+            phase=calls.text("phase", row),
+            site=calls.text("site", row),
+            shape=calls.text("shape", row),
+            step=None if step_row[row] == MISSING else int(steps.number[step_row[row]]),
+            start_ns=int(calls.ts_ns[row]) - origin,
+            dur_ns=int(calls.dur_ns[row]),
+            wait_ns=_known(calls.wait_ns[row]),
+            payload_bytes=_known(calls.payload_bytes[row]),
+            transient=bool(calls.transient[row]),
+        )
+        for row in rows.tolist()
+    )
+
+
+def _known(value: int | np.integer[Any]) -> int | None:
+    return None if value == MISSING else int(value)

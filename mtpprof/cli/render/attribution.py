@@ -1,0 +1,388 @@
+"""An attribution as tables of text, and as plain values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from mtpprof.analyzers import grouping, notable, stepviews
+from mtpprof.analyzers.attribution import Attribution
+from mtpprof.analyzers.grouping import Group
+from mtpprof.analyzers.stepviews import Spread
+from mtpprof.analyzers.verdicts import Severity
+from mtpprof.cli.output import Table
+from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, percent_text, time_text
+
+JSON_SCHEMA_VERSION = 1
+NOTABLE_CALLS = 10
+
+
+def summary(found: Attribution) -> Table:
+    """Files, ranks, verdicts, and what the time in collectives mostly was."""
+    world = UNKNOWN if found.world_size is None else str(found.world_size)
+    ranks = _ranges(found.ranks) if found.ranks else "unknown"
+    rows = [
+        ("traces", f"{len(found.paths)} of ranks {ranks}, world of {world}"),
+        ("collective calls", f"{len(found.calls)}, {_fused(found)} of them fused with what follows"),
+        ("time in collectives", _time(found)),
+        ("waiting", _waiting(found)),
+    ]
+    rows += [
+        (
+            f"rank {item.rank} is last",
+            f"in {item.last} of {item.of}, others waited {time_text(item.caused_ns)} for it",
+        )
+        for item in found.stragglers[:1]
+    ]
+    rows += [
+        (
+            f"{problem.severity.name.lower()}: {problem.verdict}",
+            f"{problem.sentence} {problem.remedy}".strip(),
+        )
+        for problem in found.problems
+        if problem.severity > Severity.OK
+    ]
+    rows += [("left out", text) for text in found.transients]
+    rows += [("no answer: " + item.answer, item.reason) for item in found.withheld]
+    rows += [("note", text) for text in found.notes]
+    return Table(title=found.label, columns=("", ""), rows=rows)
+
+
+def _fused(found: Attribution) -> int:
+    return int((found.calls.fused != 0).sum())
+
+
+def _time(found: Attribution) -> str:
+    groups = grouping.group(found.calls, found.steps, ("rank",))
+    if not groups:
+        return "none"
+    busy = [group.busy_ns for group in groups]
+    exposed = sum(group.exposed_ns for group in groups) / max(1, sum(busy))
+    return f"{time_text(min(busy))} to {time_text(max(busy))} a rank, {percent_text(exposed)} of it exposed"
+
+
+def _waiting(found: Attribution) -> str:
+    waits = found.waits
+    if waits.share is None:
+        return f"{waits.verdict}: {waits.reason}"
+    shown = f"{waits.verdict}: {percent_text(waits.share)} of the time in {waits.calls} calls was waiting for the last rank"
+    return f"{shown} ({waits.reason})" if waits.reason else shown
+
+
+def groups_table(found: Attribution, by: tuple[str, ...]) -> Table:
+    """Sums by any columns."""
+    columns = (
+        *by,
+        "calls",
+        "payload",
+        "bytes from",
+        "wire",
+        "sum",
+        "busy",
+        "exposed",
+        "wait",
+        "transfer",
+        "median",
+        "busbw",
+    )
+    rows = [_group_row(group, by) for group in grouping.group(found.calls, found.steps, by)]
+    return Table(
+        title=f"{found.label}: collectives by {', '.join(by)}, all ranks together",
+        columns=columns,
+        rows=rows,
+        right=frozenset(columns[len(by) :]) - {"bytes from"},
+    )
+
+
+def _group_row(group: Group, by: tuple[str, ...]) -> tuple[str, ...]:
+    return (
+        *(_key(name, group.key[name]) for name in by),
+        str(group.calls),
+        bytes_text(group.payload_bytes),
+        _provenance(group),
+        bytes_text(group.wire_bytes) if group.wire_known == group.calls else UNKNOWN,
+        time_text(group.sum_ns),
+        time_text(group.busy_ns),
+        time_text(group.exposed_ns),
+        time_text(group.wait_ns),
+        time_text(group.transfer_ns),
+        time_text(group.median_ns),
+        UNKNOWN
+        if group.busbw_gbps is None
+        else f"{'≥ ' if group.busbw_basis == 'duration' else ''}{group.busbw_gbps:.3g} GB/s",
+    )
+
+
+def _key(name: str, value: grouping.Value) -> str:
+    if value is None:
+        return UNKNOWN
+    return (
+        bytes_text(float(value))
+        if name in ("size", "size_class") and not isinstance(value, str)
+        else str(value)
+    )
+
+
+def _provenance(group: Group) -> str:
+    derived = group.bytes_known - group.bytes_measured
+    parts = [
+        (group.bytes_measured, "measured"),
+        (derived, "derived"),
+        (group.calls - group.bytes_known, "unknown"),
+    ]
+    known = [(count, word) for count, word in parts if count]
+    return known[0][1] if len(known) == 1 else ", ".join(f"{count} {word}" for count, word in known)
+
+
+def steps_table(found: Attribution) -> Table:
+    """Per step: how long, and what each form of collective amounts to; medians and quartiles over steps and ranks."""
+    columns = (
+        "steps",
+        "count",
+        "step time",
+        "collective",
+        "calls",
+        "payload",
+        "per step",
+        "exposed",
+        "each call",
+    )
+    rows = []
+    for time in stepviews.step_times(found.calls, found.steps):
+        rows.append(
+            (
+                str(time.batch),
+                str(time.steps),
+                _spread(time.dur_ns),
+                "all",
+                _number(time.calls),
+                "",
+                _spread(time.collective_ns),
+                "",
+                "",
+            )
+        )
+    for figure in stepviews.per_step(found.calls, found.steps):
+        form = f"{figure.form['kind']} {figure.form['implementation']}"
+        fused = f" + {figure.form['fused']}" if figure.form["fused"] else ""
+        rows.append(
+            (
+                str(figure.batch),
+                str(figure.steps),
+                "",
+                form + fused,
+                _number(figure.calls),
+                bytes_text(figure.payload_bytes),
+                _spread(figure.sum_ns),
+                _spread(figure.exposed_ns),
+                _spread(figure.call_ns),
+            )
+        )
+    return Table(
+        title=f"{found.label}: per step and rank, median (quartiles)",
+        columns=columns,
+        rows=sorted(rows, key=lambda row: row[0]),
+        right=frozenset(columns) - {"steps", "collective"},
+    )
+
+
+def _spread(spread: Spread | None) -> str:
+    if spread is None:
+        return UNKNOWN
+    return f"{time_text(spread.median)} ({time_text(spread.low)} - {time_text(spread.high)})"
+
+
+def _number(spread: Spread) -> str:
+    if spread.low == spread.high:
+        return count_text(spread.median)
+    return f"{count_text(spread.median)} ({count_text(spread.low)} - {count_text(spread.high)})"
+
+
+def census_table(found: Attribution) -> Table:
+    """Which implementation ran at which message size."""
+    return groups_table(found, ("kind", "size_class", "implementation", "fused"))
+
+
+def slowest_table(found: Attribution) -> Table:
+    """The longest calls."""
+    return _notable(found, "slowest calls", notable.slowest(found.calls, found.steps, NOTABLE_CALLS))
+
+
+def skewed_table(found: Attribution) -> Table:
+    """The longest waits."""
+    return _notable(
+        found, "most skewed collectives", notable.most_skewed(found.calls, found.steps, NOTABLE_CALLS)
+    )
+
+
+def _notable(found: Attribution, title: str, entries: Iterable[notable.Notable]) -> Table:
+    columns = (
+        "rank",
+        "collective",
+        "by",
+        "phase",
+        "site",
+        "shape",
+        "step",
+        "start",
+        "time",
+        "wait",
+        "payload",
+        "",
+    )
+    rows = [
+        (
+            _or_unknown(entry.rank),
+            entry.kind,
+            entry.implementation,
+            entry.phase or UNKNOWN,
+            entry.site or UNKNOWN,
+            entry.shape or UNKNOWN,
+            _or_unknown(entry.step),
+            time_text(entry.start_ns),
+            time_text(entry.dur_ns),
+            time_text(entry.wait_ns),
+            bytes_text(entry.payload_bytes),
+            "start of profiling" if entry.transient else "",
+        )
+        for entry in entries
+    ]
+    return Table(title=f"{found.label}: {title}", columns=columns, rows=rows, right=frozenset(columns[7:11]))
+
+
+def stragglers_table(found: Attribution) -> Table:
+    """Which rank came last how often."""
+    columns = ("rank", "came last in", "of", "others waited")
+    rows = [
+        (str(item.rank), str(item.last), str(item.of), time_text(item.caused_ns)) for item in found.stragglers
+    ]
+    return Table(title=f"{found.label}: stragglers", columns=columns, rows=rows, right=frozenset(columns[1:]))
+
+
+def clocks_table(found: Attribution) -> Table:
+    """How clocks were brought together, and how well that worked."""
+    columns = ("group", "rank", "reference", "offset", "residual", "matched", "method")
+    rows = [
+        (
+            c.group,
+            str(c.rank),
+            str(c.reference),
+            time_text(c.offset_ns),
+            time_text(c.residual_ns),
+            str(c.matched),
+            c.method,
+        )
+        for c in found.clocks
+    ]
+    return Table(title=f"{found.label}: clocks", columns=columns, rows=rows, right=frozenset(columns[3:6]))
+
+
+def suspects_table(found: Attribution) -> Table:
+    """Names that look like communication and that no rule knows."""
+    rows = [(item.name, str(item.count), time_text(item.dur_ns)) for item in found.suspects]
+    return Table(
+        title=f"{found.label}: not counted, but looks like communication (teach it with --rules)",
+        columns=("name", "calls", "time"),
+        rows=rows,
+        right=frozenset({"calls", "time"}),
+    )
+
+
+VIEWS: dict[str, Callable[[Attribution], Table]] = {
+    "summary": summary,
+    "steps": steps_table,
+    "census": census_table,
+    "slowest": slowest_table,
+    "skewed": skewed_table,
+    "stragglers": stragglers_table,
+    "clocks": clocks_table,
+    "suspects": suspects_table,
+}
+"""Views by the name that `--show` takes, beside `groups`: to add one is to add a row."""
+
+
+def comparison_table(here: Attribution, there: Attribution) -> Table:
+    """Two runs per step, phase by phase and kind by kind."""
+    compared = stepviews.compare_steps((here.calls, here.steps), (there.calls, there.steps))
+    columns = ("phase", "collective", here.label, there.label)
+    rows = [(row.phase or UNKNOWN, row.kind, _side(row.here), _side(row.there)) for row in compared.rows]
+    notes = [
+        *(f"Differs: {text}" for text in compared.differences),
+        *(f"Not comparable: {text}" for text in compared.unequal),
+    ]
+    return Table(title="The two runs, per step and rank", columns=columns, rows=rows, note="\n".join(notes))
+
+
+def _side(figures: Iterable[stepviews.StepFigure]) -> str:
+    texts = []
+    for figure in figures:
+        fused = f" + {figure.form['fused']}" if figure.form["fused"] else ""
+        texts.append(
+            f"{figure.batch}: {_number(figure.calls)} × {figure.form['implementation']}{fused}, "
+            f"{time_text(figure.call_ns.median)} each, {time_text(figure.sum_ns.median)} a step"
+        )
+    return "\n".join(texts) or "none"
+
+
+def as_values(found: Attribution, by: tuple[str, ...]) -> dict[str, Any]:
+    """Everything but the single calls, as plain values with a schema version."""
+    return {
+        "schema_version": JSON_SCHEMA_VERSION,
+        "label": found.label,
+        "world_size": found.world_size,
+        "ranks": list(found.ranks),
+        "missing_ranks": list(found.missing_ranks),
+        "paths": list(found.paths),
+        "by": list(by),
+        **{
+            name: msgspec.to_builtins(value)
+            for name, value in {
+                "groups": grouping.group(found.calls, found.steps, by),
+                "step_times": stepviews.step_times(found.calls, found.steps),
+                "per_step": stepviews.per_step(found.calls, found.steps),
+                "census": grouping.group(
+                    found.calls, found.steps, ("kind", "size_class", "implementation", "fused")
+                ),
+                "slowest": notable.slowest(found.calls, found.steps, NOTABLE_CALLS),
+                "most_skewed": notable.most_skewed(found.calls, found.steps, NOTABLE_CALLS),
+                "waits": found.waits,
+                "waits_by_kind": found.waits_by_kind,
+                "stragglers": found.stragglers,
+                "clocks": found.clocks,
+                "process_groups": found.groups,
+                "suspects": found.suspects,
+                "withheld": found.withheld,
+                "transients": found.transients,
+                "notes": found.notes,
+            }.items()
+        },
+        "problems": [
+            {
+                "verdict": str(problem.verdict),
+                "severity": problem.severity.name.lower(),
+                "sentence": problem.sentence,
+                "remedy": problem.remedy,
+                "path": problem.path,
+                "rank": problem.rank,
+                "count": problem.count,
+            }
+            for problem in found.problems
+        ],
+    }
+
+
+def _or_unknown(value: int | None) -> str:
+    return UNKNOWN if value is None else str(value)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`0-3, 6`."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
