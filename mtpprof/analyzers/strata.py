@@ -1,0 +1,215 @@
+"""Steps that may be compared: those of one phase and one batch.
+
+The decision: two captures are never compared in their totals, since their step counts differ by chance. Each is split into strata
+(phase, rows, sequences); what a stratum issues *per step* is compared with the same stratum of the other capture. Where a phase
+occurs on both sides but never with the same batch, its steps are compared too, without sizes: how many collectives a step issues
+does not depend on its batch, while bytes and times do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.grouping import wire_bytes_of
+from mtpprof.analyzers.steps import Steps
+from mtpprof.analyzers.table import MISSING
+
+DECODE_ORDER = ("target", "", "mixed", "prefill")
+"""Phases by how much a comparison cares for them; others after these."""
+
+
+class Form(NamedTuple):
+    """What a collective is. Empty text: not known, or none."""
+
+    kind: str
+    phase: str
+    site: str
+    shape: str
+    dtype: str
+    fused: str
+    implementation: str
+
+
+class Batch(NamedTuple):
+    """What steps have in common. -1: the trace does not tell."""
+
+    phase: str
+    rows: int
+    sequences: int
+
+    @property
+    def text(self) -> str:
+        """`target, 8 rows of 8 sequences`, or `steps` where the trace tells nothing."""
+        size = f"{self.rows} rows" if self.rows != MISSING else ""
+        if self.sequences != MISSING and size:
+            size += f" of {self.sequences} sequences"
+        return ", ".join(filter(None, (self.phase or "steps", size)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """Totals of some calls."""
+
+    calls: int
+    payload_bytes: int | None
+    """None: not known of every call."""
+    wire_bytes: int | None
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stratum:
+    """The steps of one batch of one capture."""
+
+    batch: Batch
+    steps: int
+    """Steps as one rank counts them (the most of any rank)."""
+    pairs: int
+    """(rank, step) pairs: what rates are divided by."""
+    forms: dict[Form, Sum]
+    rows: frozenset[int]
+    """Rows in the steps of the analysis."""
+    uneven: bool
+    """Whether the (rank, step) pairs differ in what they issue."""
+
+    def rate(self, form: Form) -> Fraction:
+        """Calls of a form per step and rank."""
+        found = self.forms.get(form)
+        return Fraction(found.calls, self.pairs) if found else Fraction(0)
+
+
+def stratify(calls: Calls, steps: Steps) -> list[Stratum]:
+    """The strata of a capture, decode first; calls outside any step and artefacts of the profiler's start are left out."""
+    if not len(steps):
+        return []
+    keys = np.stack([steps.phase, steps.rows, steps.sequences], axis=1)
+    distinct, which = np.unique(keys, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    row_of_call = steps.rows_of(calls.table, calls.step)
+    found = []
+    for index, (phase, rows, sequences) in enumerate(distinct.tolist()):
+        mine = np.flatnonzero(which == index)
+        batch = Batch(steps.texts[phase], rows, sequences)
+        inside = calls.take(np.isin(row_of_call, mine))
+        found.append(_stratum(batch, inside, steps, mine))
+    found.sort(key=lambda stratum: (_place(stratum.batch.phase), -stratum.pairs, stratum.batch))
+    return found
+
+
+def _place(phase: str) -> int:
+    return DECODE_ORDER.index(phase) if phase in DECODE_ORDER else len(DECODE_ORDER)
+
+
+def _stratum(batch: Batch, calls: Calls, steps: Steps, mine: NDArray[np.int64]) -> Stratum:
+    per_table = Counter(steps.table[mine].tolist())
+    forms = sums_by_form(calls)
+    pairs = len(mine)
+    return Stratum(
+        batch=batch,
+        steps=max(per_table.values()),
+        pairs=pairs,
+        forms=forms,
+        rows=frozenset(mine.tolist()),
+        uneven=any(found.calls % pairs for found in forms.values()),
+    )
+
+
+def sums_by_form(calls: Calls) -> dict[Form, Sum]:
+    """Totals of every form of collective, in the order in which the forms first appear."""
+    if not len(calls):
+        return {}
+    columns = np.stack([getattr(calls, name) for name in Form._fields], axis=1)
+    rows, first, which = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+    wire = wire_bytes_of(calls)
+    members = which.reshape(-1)
+    found = {}
+    for index in np.argsort(first, kind="stable").tolist():
+        mine = members == index
+        form = Form(*(calls.texts[code] for code in rows[index].tolist()))
+        found[form] = Sum(
+            calls=int(mine.sum()),
+            payload_bytes=_total(calls.payload_bytes[mine]),
+            wire_bytes=_total(wire[mine]),
+            time_ns=int(calls.dur_ns[mine].sum()),
+        )
+    return found
+
+
+def _total(values: NDArray[np.int64]) -> int | None:
+    return None if (values == MISSING).any() else int(values.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """Two strata that are compared."""
+
+    base: Stratum
+    arm: Stratum
+
+    @property
+    def same_batch(self) -> bool:
+        """Whether sizes and times compare, or only numbers of calls."""
+        return self.base.batch == self.arm.batch
+
+
+def pair(base: Iterable[Stratum], arm: Iterable[Stratum]) -> tuple[list[Pairing], list[str]]:
+    """Strata of two captures that can be compared, the same batches first, and sentences on those that cannot."""
+    left = {stratum.batch: stratum for stratum in base}
+    right = {stratum.batch: stratum for stratum in arm}
+    pairs = [Pairing(base=left.pop(batch), arm=right.pop(batch)) for batch in list(left) if batch in right]
+    leftovers: list[str] = []
+    for phase in dict.fromkeys(batch.phase for batch in (*left, *right)):
+        ours = _merged([stratum for batch, stratum in left.items() if batch.phase == phase])
+        theirs = _merged([stratum for batch, stratum in right.items() if batch.phase == phase])
+        if ours and theirs:
+            pairs.append(Pairing(base=ours, arm=theirs))
+        else:
+            leftovers += _alone(phase, ours or theirs, "the second" if ours else "the first")
+    return pairs, leftovers
+
+
+def _alone(phase: str, stratum: Stratum | None, missing: str) -> Iterator[str]:
+    if stratum is not None:
+        count = "1 step" if stratum.steps == 1 else f"{stratum.steps} steps"
+        yield f"{count} of phase {phase or 'unknown'}: {missing} capture has none, so they are not compared"
+
+
+def _merged(strata: list[Stratum]) -> Stratum | None:
+    """Strata of one phase with different batches, as one without sizes."""
+    if not strata:
+        return None
+    if len(strata) == 1:
+        return strata[0]
+    sums: dict[Form, list[Sum]] = {}
+    for stratum in strata:
+        for form, found in stratum.forms.items():
+            sums.setdefault(form, []).append(found)
+    rows = sorted({stratum.batch.rows for stratum in strata})
+    return Stratum(
+        batch=Batch(strata[0].batch.phase, rows[0] if len(rows) == 1 else MISSING, MISSING),
+        steps=sum(stratum.steps for stratum in strata),
+        pairs=sum(stratum.pairs for stratum in strata),
+        forms={form: added(parts) for form, parts in sums.items()},
+        rows=frozenset().union(*(stratum.rows for stratum in strata)),
+        uneven=True,
+    )
+
+
+def added(parts: list[Sum]) -> Sum:
+    """Sums taken together; a figure that one of them lacks is not known."""
+    payload = [part.payload_bytes for part in parts]
+    wire = [part.wire_bytes for part in parts]
+    return Sum(
+        calls=sum(part.calls for part in parts),
+        payload_bytes=None if None in payload else sum(value for value in payload if value is not None),
+        wire_bytes=None if None in wire else sum(value for value in wire if value is not None),
+        time_ns=sum(part.time_ns for part in parts),
+    )
