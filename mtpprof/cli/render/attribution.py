@@ -11,7 +11,7 @@ from mtpprof.analyzers import grouping, notable, stepviews
 from mtpprof.analyzers.attribution import Attribution
 from mtpprof.analyzers.grouping import Group
 from mtpprof.analyzers.stepviews import Spread
-from mtpprof.analyzers.verdicts import Severity
+from mtpprof.analyzers.verdicts import Problem, Severity
 from mtpprof.cli.output import Table
 from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, percent_text, time_text
 
@@ -36,18 +36,28 @@ def summary(found: Attribution) -> Table:
         )
         for item in found.stragglers[:1]
     ]
-    rows += [
-        (
-            f"{problem.severity.name.lower()}: {problem.verdict}",
-            f"{problem.sentence} {problem.remedy}".strip(),
-        )
-        for problem in found.problems
-        if problem.severity > Severity.OK
-    ]
+    rows += _problem_rows(found.problems)
     rows += [("left out", text) for text in found.transients]
     rows += [("no answer: " + item.answer, item.reason) for item in found.withheld]
     rows += [("note", text) for text in found.notes]
     return Table(title=found.label, columns=("", ""), rows=rows)
+
+
+def _problem_rows(problems: Iterable[Problem]) -> Iterable[tuple[str, str]]:
+    """One row a verdict: the first sentence, and which further ranks or files it holds for."""
+    by_verdict: dict[str, list[Problem]] = {}
+    for problem in problems:
+        if problem.severity > Severity.OK:
+            by_verdict.setdefault(str(problem.verdict), []).append(problem)
+    for verdict, alike in by_verdict.items():
+        first, *others = alike
+        more = ""
+        if others:
+            ranks = [problem.rank for problem in others if problem.rank is not None]
+            where = f"ranks {_ranges(ranks)}" if len(ranks) == len(others) else f"{len(others)} more files"
+            more = f" (The same of {where}.)"
+        text = f"{first.sentence} {first.remedy[:1].upper()}{first.remedy[1:]}".strip()
+        yield f"{first.severity.name.lower()}: {verdict}", f"{text}{more}"
 
 
 def _fused(found: Attribution) -> int:
@@ -149,21 +159,20 @@ def steps_table(found: Attribution) -> Table:
         "exposed",
         "each call",
     )
-    rows = []
-    for time in stepviews.step_times(found.calls, found.steps):
-        rows.append(
-            (
-                str(time.batch),
-                str(time.steps),
-                _spread(time.dur_ns),
-                "all",
-                _number(time.calls),
-                "",
-                _spread(time.collective_ns),
-                "",
-                "",
-            )
+    rows = [
+        (
+            str(time.batch),
+            str(time.steps),
+            _spread(time.dur_ns),
+            "all",
+            _number(time.calls),
+            "",
+            _spread(time.collective_ns),
+            "",
+            "",
         )
+        for time in stepviews.step_times(found.calls, found.steps)
+    ]
     for figure in stepviews.per_step(found.calls, found.steps):
         form = f"{figure.form['kind']} {figure.form['implementation']}"
         fused = f" + {figure.form['fused']}" if figure.form["fused"] else ""
