@@ -124,6 +124,22 @@ def open_traces(
         InputError: a path does not exist, or no file gives a table (the reason of each is named).
         UsageError: an entry of the rank map matches no file.
     """
+    opened = examine_traces(paths, rank_map, options)
+    if not any(traces.tables for traces in opened):
+        reasons = [problem.sentence for traces in opened for problem in traces.problems]
+        raise InputError("no trace could be read: " + " ".join(reasons))
+    return opened
+
+
+def examine_traces(
+    paths: Sequence[Path], rank_map: RankMap | None = None, options: LoadOptions | None = None
+) -> tuple[TraceSet, ...]:
+    """Find, read and examine traces; what cannot be read is among the problems of its set.
+
+    Raises:
+        InputError: a path does not exist, or nothing there is a trace.
+        UsageError: an entry of the rank map matches no file.
+    """
     options = options or LoadOptions()
     sets = discover(paths, rank_map, options.limits)
     files = [file for part in sets for file in part.files]
@@ -141,9 +157,6 @@ def open_traces(
             else:
                 tables += _assigned(file, result)
         opened.append(_trace_set(part.label, tables, problems))
-    if not any(traces.tables for traces in opened):
-        reasons = [problem.sentence for traces in opened for problem in traces.problems]
-        raise InputError("no trace could be read: " + " ".join(reasons))
     return tuple(opened)
 
 

@@ -1,7 +1,8 @@
-"""`mtpprof doctor`: what this machine offers, and what it means."""
+"""`mtpprof doctor`: what this machine offers, or what is wrong with traces, and what it means."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,18 +12,39 @@ from mtpprof.errors import ExitCode
 
 
 def doctor(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH...]", help="Traces to examine, files or directories; none: examine this machine."
+        ),
+    ] = None,
+    rank_map: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE=RANK", help="Which file is which rank, where files do not say; repeatable."
+        ),
+    ] = None,
     style: Annotated[Format, typer.Option("--format", help="How to write the result.")] = Format.TABLE,
 ) -> None:
-    """Look at Python, torch, CPUs, GPUs and their links, NCCL, vLLM, nsys, shared memory, disk and ports.
+    """Look at this machine (Python, torch, CPUs, GPUs and links, NCCL, vLLM, nsys, shared memory, disk, ports), or at traces.
 
-    Exit code 5 when something that `mtpprof run` needs is missing.
+    Exit code 5 when the machine lacks something that `mtpprof run` needs, 3 when a trace gives no answer.
 
     Examples:
 
         mtpprof doctor
 
-        mtpprof doctor --format json
+        mtpprof doctor traces/
+
+        mtpprof doctor rank0.json.gz --format json
     """
+    if paths:
+        _examine_traces(paths, rank_map or [], style)
+    else:
+        _examine_machine(style)
+
+
+def _examine_machine(style: Format) -> None:
     import msgspec
 
     from mtpprof.profilers.environment import examine
@@ -36,3 +58,17 @@ def doctor(
         write_tables([Table(title="This machine", columns=columns, rows=rows)], style)
     if any(finding.state == "missing" for finding in findings):
         raise typer.Exit(ExitCode.ENVIRONMENT)
+
+
+def _examine_traces(paths: list[Path], rank_map: list[str], style: Format) -> None:
+    from mtpprof.analyzers.discovery import examine_traces, parse_rank_map
+    from mtpprof.analyzers.verdicts import Severity, worst
+    from mtpprof.cli.render.verdicts import as_values, verdicts_table
+
+    sets = examine_traces(paths, parse_rank_map(rank_map))
+    if style is Format.JSON:
+        write_json([as_values(traces) for traces in sets])
+    else:
+        write_tables([verdicts_table(traces) for traces in sets], style)
+    if any(worst(traces.all_problems()) is Severity.ERROR for traces in sets):
+        raise typer.Exit(ExitCode.BAD_INPUT)
