@@ -1,0 +1,186 @@
+"""What NVTX capture costs: ns per range with the library and without, and the reading of what it wrote.
+
+Usage: python benchmarks/bench_nvtx.py [--run]     (--run also compares the steps of a reference run, about a minute)
+
+Costs are processor time, the best of several interleaved repeats: other work on the machine changes them little.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from mtpprof.analyzers.readers.nvtx import load_capture
+from mtpprof.profilers.nvtx import capture_environment, injection_library, loaded_files
+from mtpprof.profilers.nvtx.build import find_compiler, include_directory
+
+PROGRAM = Path(__file__).parents[1] / "tests" / "integration" / "nvtx_program.c"
+PAIRS = 1_000_000
+REPEATS = 5
+
+PYTHON = """
+import nvtx, sys, time
+count = 50_000
+domain = nvtx.get_domain("mtpprof")
+ready = domain.get_event_attributes(message="ready")
+
+def prepared():
+    domain.push_range(ready)
+    domain.pop_range()
+
+def annotated():
+    with nvtx.annotate("annotated", domain="mtpprof"):
+        pass
+
+for one in (prepared, annotated):
+    one()
+    began = time.thread_time_ns()
+    for _ in range(count):
+        one()
+    print((time.thread_time_ns() - began) / count)
+"""
+
+TORCH = """
+import time
+from torch.profiler import ProfilerActivity, profile
+from mtpprof.profilers.annotate import annotate
+count = 5_000
+with profile(activities=[ProfilerActivity.CPU]):
+    for _ in range(count):
+        with annotate("mtpprof::phase name=warm"):
+            pass
+    began = time.thread_time_ns()
+    for _ in range(count):
+        with annotate("mtpprof::phase name=target"):
+            pass
+    print((time.thread_time_ns() - began) / count)
+"""
+
+CASES: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "python": (
+        [sys.executable, "-c", PYTHON],
+        ("Python nvtx, prepared attributes", "Python nvtx.annotate"),
+    ),
+    "torch": ([sys.executable, "-c", TORCH], ("mtpprof's annotate under torch's profiler",)),
+}
+
+
+def figures(command: list[str], directory: Path | None) -> list[float]:
+    added = {} if directory is None else capture_environment(directory, inherited={})
+    done = subprocess.run(
+        command,
+        env={**os.environ, **added},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return [float(word) for word in done.stdout.split()]
+
+
+def compare(title: str, command: list[str], labels: tuple[str, ...]) -> None:
+    without: list[list[float]] = []
+    within: list[list[float]] = []
+    for _ in range(REPEATS):
+        without.append(figures(command, None))
+        with tempfile.TemporaryDirectory() as folder:
+            within.append(figures(command, Path(folder)))
+    for index, label in enumerate(labels):
+        off, on = (min(row[index] for row in rows) for rows in (without, within))
+        print(f"{label:45} {off:10.0f} {on:10.0f} {on - off:10.0f}")
+
+
+def native(folder: Path) -> list[str]:
+    built = folder / "program"
+    subprocess.run(
+        [
+            find_compiler(),
+            "-std=c11",
+            "-O2",
+            "-pthread",
+            "-isystem",
+            include_directory(),
+            "-o",
+            built,
+            PROGRAM,
+            "-ldl",
+        ],
+        check=True,
+    )
+    return [str(built), "many", str(PAIRS)]
+
+
+def reading(command: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        figures(command, Path(folder))
+        (path,) = loaded_files(Path(folder))
+        times = []
+        for _ in range(3):
+            began = time.process_time()
+            rows = len(load_capture(path))
+            times.append(time.process_time() - began)
+        size = path.stat().st_size
+    print(
+        f"\nfile: {size / rows:.0f} bytes a range; reading: {min(times) / rows * 1e9:.0f} ns a range ({rows} ranges)"
+    )
+
+
+def step_times(folder: Path, *, capture: bool) -> float:
+    """Median profiled step of rank 0, ns: ranges are emitted in profiled windows only."""
+    added = capture_environment(folder, inherited={}) if capture else {}
+    out = folder / "run"
+    words = [
+        "run",
+        "--tp",
+        "2",
+        "--model",
+        "deepseek-v3.2",
+        "--concurrency",
+        "1",
+        "--rounds",
+        "1",
+        "--profile-steps",
+        "20",
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "mtpprof", *words, "--out", out],
+        env={**os.environ, **added},
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    timings = [json.loads(path.read_text()) for path in out.rglob("timing.json")]
+    steps: list[int] = [ns for timing in timings for ns in timing["profiled_step_ns"][0]]
+    return statistics.median(steps)
+
+
+def main() -> None:
+    injection_library()
+    print(f"{'ns per range (push + pop)':45} {'without':>10} {'with':>10} {'cost':>10}")
+    with tempfile.TemporaryDirectory() as folder:
+        command = native(Path(folder))
+        compare("C", command, ("C, registered name", "C, name of 40 characters"))
+        for title, (words, labels) in CASES.items():
+            compare(title, words, labels)
+        reading(command)
+    if "--run" in sys.argv[1:]:
+        off: list[float] = []
+        on: list[float] = []
+        for _ in range(2):
+            for capture, into in ((False, off), (True, on)):
+                with tempfile.TemporaryDirectory() as folder:
+                    into.append(step_times(Path(folder), capture=capture))
+        print(
+            f"profiled step of a reference run (TP 2): {min(off) / 1e6:.2f} ms without, {min(on) / 1e6:.2f} ms with"
+        )
+
+
+if __name__ == "__main__":
+    main()
