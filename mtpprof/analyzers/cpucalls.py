@@ -83,8 +83,9 @@ def _tell(evidence: Evidence, columns: Columns, nest: Nest) -> None:
     table, rows = evidence.table, columns["row"]
     place = np.full(len(table), MISSING, np.int64)
     place[evidence.own.nest.rows] = np.arange(len(evidence.own.nest.rows))
-    evidence.from_dims(columns, np.where(place[rows] == MISSING, rows, MISSING))
-    evidence.from_records(columns, rows, BY_OPERATION_RECORD)
+    not_ours = np.where(place[rows] == MISSING, rows, MISSING)
+    evidence.from_dims(columns, not_ours)
+    evidence.from_records(columns, not_ours, BY_OPERATION_RECORD)
     evidence.from_ranges(columns, place[rows])
     silent = columns["payload_bytes"] == MISSING
     first_child = np.full(len(table), MISSING, np.int64)

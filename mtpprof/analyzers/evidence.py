@@ -85,6 +85,7 @@ class Evidence:
         )
         columns["rank"][:] = MISSING if self.table.meta.rank is None else self.table.meta.rank
         columns["group_size"][:] = usual_group_size(self.table.meta) or MISSING
+        columns["kind"][:] = self.vocabulary.code(Kind.UNKNOWN)
         columns["how"][:] = self.vocabulary.code(NO_SOURCE)
         return columns
 
