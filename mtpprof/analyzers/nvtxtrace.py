@@ -1,164 +1,104 @@
-"""NVTX captures as a Chrome trace (JSON), which Perfetto opens.
+"""NVTX captures as a trace for Perfetto.
 
-The decision: one track per thread and domain, since push/pop nests only there, and lanes beside them for start/end
-ranges, which may cross. Perfetto silently drops a slice that partially overlaps another of its track, so no track here ever
-holds such a pair.
+The decision: one track per thread and domain, since push/pop nests only there, and lanes beside them for start/end ranges, which may
+cross. Marks are slices of no length. A range that was never closed reaches to the end of its process, and says so.
 """
 
 from __future__ import annotations
 
-import gzip
-import heapq
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mtpprof.analyzers.calls import Vocabulary
 from mtpprof.analyzers.nvtxpayload import PayloadValue
+from mtpprof.analyzers.perfetto.files import format_of, written
+from mtpprof.analyzers.perfetto.lanes import following, nested
+from mtpprof.analyzers.perfetto.model import Argument, Layout, Process, Slices, Values
 from mtpprof.analyzers.readers.nvtx import NvtxCapture, RangeKind
-from mtpprof.errors import UsageError
 from mtpprof.nvtxformat import PayloadType
 
-_BATCH = 10_000
 DEFAULT_DOMAIN = "(default domain)"
+MARK = "mark"
+RANGE = "nvtx"
+
+I64 = NDArray[np.int64]
 
 
-def write_chrome_trace(captures: Sequence[NvtxCapture], path: Path) -> int:
-    """Write all captures into one trace, compressed where the name ends in `.gz`; returns the slices and marks written.
+def write_trace(captures: Sequence[NvtxCapture], path: Path) -> int:
+    """Write all captures into one file, in the format that its name asks for; returns the ranges and marks written.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the name asks for no format of ours.
+        InputError: the file cannot be written.
+        MissingEnvironmentError: the format needs a package that is not installed.
     """
     base = min((int(c.ts_ns[0]) for c in captures if len(c)), default=0)
-    encode = msgspec.json.Encoder().encode
-    written = 0
-    try:
-        with _open(path) as file:
-            file.write(b'{"displayTimeUnit":"ns","baseTimeNanoseconds":%d,"traceEvents":[' % base)
-            separator = b"\n"
-            for batch in _batches(_all_events(captures, base)):
-                written += sum(event["ph"] != "M" for event in batch)
-                file.write(separator + b",\n".join(map(encode, batch)))
-                separator = b",\n"
-            file.write(b"\n]}\n")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}; give another -o.") from error
-    return written
+    texts = Vocabulary()
+    with written(path, format_of(path), texts, {"baseTimeNanoseconds": base}) as writer:
+        layout = Layout(writer=writer, texts=texts)
+        for capture in captures:
+            _add_process(layout, capture, base)
+    return layout.slices_written
 
 
-def start_end_lanes(ts_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> list[int]:
-    """A lane for every range, so that ranges of a lane do not overlap; as few lanes as there are ranges at once.
-
-    Args:
-        ts_ns: Starts, not decreasing.
-        end_ns: Ends.
-    """
-    free: list[int] = []
-    running: list[tuple[int, int]] = []
-    lanes: list[int] = []
-    opened = 0
-    for start, end in zip(ts_ns.tolist(), end_ns.tolist(), strict=True):
-        while running and running[0][0] <= start:
-            heapq.heappush(free, heapq.heappop(running)[1])
-        if free:
-            lane = heapq.heappop(free)
-        else:
-            lane, opened = opened, opened + 1
-        lanes.append(lane)
-        heapq.heappush(running, (end, lane))
-    return lanes
-
-
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "wb", compresslevel=1)) if path.suffix == ".gz" else path.open("wb")
-
-
-def _batches(events: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
-    for event in events:
-        batch.append(event)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _all_events(captures: Sequence[NvtxCapture], base: int) -> Iterator[dict[str, Any]]:
-    for number, capture in enumerate(captures, start=1):
-        rank = "" if capture.rank is None else f"rank {capture.rank}: "
-        name = f"{rank}{capture.command or 'process'} (pid {capture.pid} on {capture.host})"
-        yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": number, "args": {"sort_index": number}}
-        yield from _process_events(capture, number, base)
-
-
-def _process_events(capture: NvtxCapture, pid: int, base: int) -> Iterator[dict[str, Any]]:
-    last = int((capture.ts_ns + np.maximum(capture.dur_ns, 0)).max(initial=0))
-    end = np.where(capture.dur_ns >= 0, capture.ts_ns + capture.dur_ns, last)
-    track, labels = _tracks(capture, end)
-    for tid, label in enumerate(labels, start=1):
-        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": label}}
-    for row in range(len(capture)):
-        event: dict[str, Any] = {
-            "ph": "X",
-            "name": capture.names[capture.name[row]],
-            "cat": capture.categories[capture.category[row]] or "nvtx",
-            "pid": pid,
-            "tid": int(track[row]),
-            "ts": (int(capture.ts_ns[row]) - base) / 1000,
-            "dur": int(end[row] - capture.ts_ns[row]) / 1000,
-        }
-        if capture.kind[row] == RangeKind.MARK:
-            del event["dur"]
-            event |= {"ph": "i", "s": "t"}
-        arguments = _arguments(capture, row)
-        if arguments:
-            event["args"] = arguments
-        yield event
-
-
-def _tracks(capture: NvtxCapture, end_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[str]]:
-    """Track of every row, from 1, and the tracks' names."""
-    track = np.zeros(len(capture), np.int64)
-    labels: list[str] = []
+def _add_process(layout: Layout, capture: NvtxCapture, base: int) -> None:
+    rank = "" if capture.rank is None else f"rank {capture.rank}: "
+    name = f"{rank}{capture.command or 'process'} (pid {capture.pid} on {capture.host})"
+    process = layout.process(name, f"clock good to {capture.clock_residual_ns} ns")
+    slices = _slices(layout, capture, base)
     free = capture.kind == RangeKind.START_END
-    for rows in _same(np.flatnonzero(free), capture.domain):
-        lanes = start_end_lanes(capture.ts_ns[rows], end_ns[rows])
-        track[rows] = np.array(lanes) + len(labels) + 1
-        domain = capture.domains[capture.domain[rows[0]]] or DEFAULT_DOMAIN
-        labels += [f"{domain}: start/end {lane + 1}" for lane in range(max(lanes) + 1)]
     for rows in _same(np.flatnonzero(~free), capture.thread, capture.domain):
         thread = int(capture.thread[rows[0]])
-        domain = capture.domains[capture.domain[rows[0]]] or DEFAULT_DOMAIN
-        labels.append(f"{capture.threads.get(thread, 'thread')} {thread}: {domain}")
-        track[rows] = len(labels)
-    return track, labels
+        label = f"{capture.threads.get(thread, 'thread')} {thread}: {_domain(capture, rows)}"
+        _add_track(layout, process, label, slices.take(rows), nests=True)
+    for rows in _same(np.flatnonzero(free), capture.domain):
+        label = f"{_domain(capture, rows)}: start/end"
+        _add_track(layout, process, label, slices.take(rows), nests=False)
 
 
-def _same(rows: NDArray[np.int64], *keys: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
-    """The rows in groups of equal keys, each in order."""
-    rows = rows[np.lexsort((rows, *(key[rows] for key in reversed(keys))))]
-    if not len(rows):
-        return
-    change = np.zeros(len(rows) - 1, np.bool_)
-    for key in keys:
-        change |= key[rows[1:]] != key[rows[:-1]]
-    yield from np.split(rows, np.flatnonzero(change) + 1)
+def _add_track(layout: Layout, process: Process, label: str, slices: Slices, *, nests: bool) -> None:
+    lanes = (nested if nests else following)(slices.ts_ns, slices.dur_ns)
+    layout.lanes(process, label, slices, lanes)
 
 
-def _arguments(capture: NvtxCapture, row: int) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
-    if capture.payload_type[row] != PayloadType.NONE:
-        arguments["payload"] = _printable(capture.payload(row))
-    if capture.end_payload_at[row] >= 0:
-        arguments["payload at the end"] = _printable(capture.end_payload(row))
-    if capture.dur_ns[row] < 0:
-        arguments["never closed"] = True
-    return arguments
+def _slices(layout: Layout, capture: NvtxCapture, base: int) -> Slices:
+    """All rows of a capture, in its order."""
+    last = int((capture.ts_ns + np.maximum(capture.dur_ns, 0)).max(initial=0))
+    unclosed = capture.dur_ns < 0
+    names = layout.texts.codes(capture.names)
+    categories = layout.texts.codes(name or RANGE for name in capture.categories)[capture.category]
+    categories[(capture.kind == RangeKind.MARK) & (capture.category == 0)] = layout.texts.code(MARK)
+    return Slices(
+        ts_ns=capture.ts_ns - base,
+        dur_ns=np.where(unclosed, last - capture.ts_ns, capture.dur_ns),
+        name=names[capture.name],
+        category=categories,
+        arguments=(
+            _payloads(layout, capture, "payload", capture.payload_type != PayloadType.NONE, at_end=False),
+            _payloads(layout, capture, "payload at the end", capture.end_payload_at >= 0, at_end=True),
+            Argument(
+                key="length",
+                kind=Values.TEXT,
+                column=np.where(unclosed, layout.texts.code("unknown: never closed"), 0),
+            ),
+        ),
+    )
+
+
+def _payloads(
+    layout: Layout, capture: NvtxCapture, key: str, has: NDArray[np.bool_], *, at_end: bool
+) -> Argument:
+    column = np.zeros(len(capture), np.int32)
+    encode = msgspec.json.Encoder().encode
+    read = capture.end_payload if at_end else capture.payload
+    for row in np.flatnonzero(has).tolist():
+        column[row] = layout.texts.code(encode(_printable(read(row))).decode())
+    return Argument(key=key, kind=Values.JSON, column=column)
 
 
 def _printable(value: PayloadValue | None) -> Any:
@@ -170,3 +110,18 @@ def _printable(value: PayloadValue | None) -> Any:
     if isinstance(value, dict):
         return {key: _printable(item) for key, item in value.items()}
     return value
+
+
+def _domain(capture: NvtxCapture, rows: I64) -> str:
+    return capture.domains[capture.domain[rows[0]]] or DEFAULT_DOMAIN
+
+
+def _same(rows: I64, *keys: NDArray[Any]) -> Iterator[I64]:
+    """The rows in groups of equal keys, each in order."""
+    rows = rows[np.lexsort((rows, *(key[rows] for key in reversed(keys))))]
+    if not len(rows):
+        return
+    change = np.zeros(len(rows) - 1, np.bool_)
+    for key in keys:
+        change |= key[rows[1:]] != key[rows[:-1]]
+    yield from np.split(rows, np.flatnonzero(change) + 1)

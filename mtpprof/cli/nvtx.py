@@ -28,7 +28,10 @@ def nvtx(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="FILE", help="Also write a trace for Perfetto (.json or .json.gz)."
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Also write a trace for Perfetto (.pftrace, .json, either also .gz).",
         ),
     ] = None,
     style: Annotated[
@@ -50,8 +53,8 @@ def nvtx(
     from mtpprof.profilers.nvtx import capture_environment
     from mtpprof.profilers.nvtx.command import run_command
 
-    if output is not None and not output.absolute().parent.is_dir():
-        raise UsageError(f"-o {output}: there is no folder {output.parent}; create it first.")
+    if output is not None:
+        _check_output(output)
     with tempfile.TemporaryDirectory(prefix="mtpprof-nvtx-") as scratch:
         directory = _directory(keep) if keep is not None else Path(scratch)
         before = set(directory.iterdir())
@@ -63,6 +66,15 @@ def nvtx(
         )
         _show(sorted(set(directory.glob("*.nvtx")) - before), output, style)
     raise typer.Exit(code)
+
+
+def _check_output(output: Path) -> None:
+    """Refuse before the command runs what would lose its record after."""
+    from mtpprof.analyzers.perfetto.files import format_of
+
+    format_of(output)
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"-o {output}: there is no folder {output.parent}; create it first.")
 
 
 def _directory(keep: Path) -> Path:
@@ -77,7 +89,7 @@ def _directory(keep: Path) -> Path:
 
 def _show(files: list[Path], output: Path | None, style: Format) -> None:
     from mtpprof.analyzers.nvtxsummary import summarize
-    from mtpprof.analyzers.nvtxtrace import write_chrome_trace
+    from mtpprof.analyzers.nvtxtrace import write_trace
     from mtpprof.analyzers.readers.nvtx import load_capture
 
     captures = [load_capture(path) for path in files]
@@ -92,7 +104,7 @@ def _show(files: list[Path], output: Path | None, style: Format) -> None:
         )
     _write(captures, summarize(captures), style)
     if output is not None:
-        written = write_chrome_trace(captures, output)
+        written = write_trace(captures, output)
         diagnostics.print(f"{written} ranges and marks written to {output}; open it at ui.perfetto.dev.")
 
 

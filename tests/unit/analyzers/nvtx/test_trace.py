@@ -5,48 +5,31 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mtpprof.analyzers.nvtxtrace import start_end_lanes, write_chrome_trace
+from mtpprof.analyzers.nvtxtrace import write_trace
 from mtpprof.analyzers.readers.nvtx import NvtxCapture
-from mtpprof.errors import UsageError
-from mtpprof.nvtxformat import EventKind, PayloadType
+from mtpprof.errors import InputError, UsageError
+from mtpprof.nvtxformat import DefinitionKind, EventKind, PayloadType
 from tests.unit.analyzers.nvtx.written import (
     REALTIME_OFFSET,
     Written,
     WrittenEvent,
+    definition,
     end,
     mark,
     pop,
     push,
     start,
+    text_field,
 )
 
 
 def trace(path: Path, *captures: NvtxCapture) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
-    written = write_chrome_trace(captures, path)
+    written = write_trace(captures, path)
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     whole = json.loads(data)
     return whole, [event for event in whole["traceEvents"] if event["ph"] != "M"], written
-
-
-RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=30).map(sorted)
-
-
-@given(RANGES)
-def test_lanes_never_overlap_and_are_as_few_as_can_be(spans: list[tuple[int, int]]) -> None:
-    begin = np.array([b for b, _ in spans], np.int64)
-    finish = np.array([b + d for b, d in spans], np.int64)
-    lanes = start_end_lanes(begin, finish)
-    for i in range(len(spans)):
-        for j in range(i):
-            if lanes[i] == lanes[j]:
-                assert finish[j] <= begin[i]
-    at_once = max((int(np.count_nonzero((begin <= t) & (finish > t))) for t in begin), default=0)
-    assert len(set(lanes)) <= max(at_once, 1 if spans else 0) + sum(d == 0 for _, d in spans)
 
 
 def test_as_many_slices_out_as_rows_in(tmp_path: Path) -> None:
@@ -61,16 +44,20 @@ def test_as_many_slices_out_as_rows_in(tmp_path: Path) -> None:
     assert by_name["b"]["dur"] == 0.005
     assert by_name["a"]["tid"] == by_name["b"]["tid"] == by_name["m"]["tid"]
     assert len({by_name[name]["tid"] for name in "axy"}) == 3
-    assert by_name["m"]["ph"] == "i"
-    assert by_name["open"]["args"] == {"never closed": True}
+    assert (by_name["m"]["dur"], by_name["m"]["cat"]) == (0, "mark")
+    assert by_name["open"]["args"] == {"length": "unknown: never closed"}
     assert by_name["open"]["dur"] == 0.002
+    titles = [e["args"]["name"] for e in whole["traceEvents"] if e["name"] == "process_name"]
+    assert titles[0] == "rank 1: program --option (pid 42 on host)"
 
 
 def test_no_two_slices_of_a_track_partly_overlap(tmp_path: Path) -> None:
     """Perfetto drops such slices in silence."""
+    names = [definition(DefinitionKind.DOMAIN, n, n, text_field(f"domain {n}")) for n in (1, 2)]
     events = [push(10, "a", domain=1), push(20, "b", domain=2), pop(30, domain=1), pop(40, domain=2)]
     events += [event for i in range(20) for event in (start(50 + i, i + 1, "s"), end(60 + 3 * i, i + 1))]
-    _, slices, _ = trace(tmp_path / "t.json", Written(events=events).capture())
+    _, slices, _ = trace(tmp_path / "t.json", Written(definitions=names, events=events).capture())
+    assert len(slices) == 22
     for one in slices:
         for two in slices:
             if one["tid"] == two["tid"] and one["ts"] < two["ts"]:
@@ -90,10 +77,20 @@ def test_payloads_are_arguments_and_bytes_are_digits(tmp_path: Path) -> None:
     assert [event.get("args") for event in slices] == [{"payload": 7}, {"payload": "00ff"}, None]
 
 
+def test_perfettos_own_format_is_written_too(tmp_path: Path) -> None:
+    pytest.importorskip("perfetto", reason="the extra `perfetto` is not installed")
+    path = tmp_path / "t.pftrace"
+    capture = Written(events=[push(10, "outer"), mark(12, "mark"), pop(20)]).capture()
+    assert write_trace([capture], path) == 2
+    assert b"outer" in path.read_bytes()
+
+
 def test_nothing_makes_an_empty_trace(tmp_path: Path) -> None:
     assert trace(tmp_path / "t.json")[1:] == ([], 0)
 
 
 def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"missing/t\.json cannot be written"):
-        write_chrome_trace([], tmp_path / "missing" / "t.json")
+    with pytest.raises(InputError, match=r"missing/t\.json cannot be written"):
+        write_trace([], tmp_path / "missing" / "t.json")
+    with pytest.raises(UsageError, match=r"t\.txt: the name does not tell the format"):
+        write_trace([], tmp_path / "t.txt")
