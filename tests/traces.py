@@ -26,3 +26,10 @@ def golden() -> dict[str, Any]:
 def json_traces() -> list[Path]:
     """All JSON traces of the collection."""
     return [path for path in sorted(FOLDER.rglob("*.json*")) if path.name != "golden.json"] if PRESENT else []
+
+
+def trace_folder(name: str) -> Path:
+    """A folder of the collection; skips the test that asks for it where the collection is absent."""
+    if not PRESENT:
+        pytest.skip(f"no real traces in {FOLDER}; set MTPPROF_TRACES")
+    return FOLDER / name

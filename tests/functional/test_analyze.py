@@ -1,0 +1,165 @@
+"""`mtpprof analyze` and `mtpprof doctor PATH` on real traces, as a user types them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.functional.conftest import Answer
+from tests.traces import trace_folder
+
+Call = Callable[..., Answer]
+
+
+def analyzed(mtpprof: Call, *words: str) -> Any:
+    answer = mtpprof("analyze", *words, "--format", "json")
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def test_one_rank_waits_for_the_other(mtpprof: Call) -> None:
+    (found,) = analyzed(mtpprof, str(trace_folder("megatron-tp2-v100")), "--by", "rank")
+    zero, one = found["groups"]
+    assert [zero["calls"], one["calls"]] == [13, 13]
+    assert one["sum_ns"] > 48_000_000
+    assert one["wait_ns"] > 0.98 * one["sum_ns"]
+    assert found["waits"]["verdict"] == "skew-dominated"
+    assert found["stragglers"][0]["rank"] == 0
+
+
+def test_latent_reduce_on_and_skipped_side_by_side(mtpprof: Call) -> None:
+    answer = mtpprof("analyze", str(trace_folder("vllm-cpu-tp4-nemotron")), "--show", "groups")
+    assert answer.returncode == 0
+    assert "10 shm" in answer.stdout
+    assert "against 7 shm" in answer.stdout
+    assert "batches differ" in answer.stdout
+
+
+def test_the_fused_pair_says_what_is_fused_and_that_batches_differ(mtpprof: Call) -> None:
+    folders = [str(trace_folder(name)) for name in ("sglang-tp4-gb300-fused", "sglang-tp4-gb300-nccl")]
+    answer = mtpprof("analyze", *folders, "--show", "summary")
+    assert "95 flashinfer_trtllm fused with residual_rmsnorm" in answer.stdout
+    assert "against 97 nccl" in answer.stdout
+    assert "Not comparable" in answer.stdout
+
+
+def test_a_lone_rank_gets_no_verdict_on_waiting(mtpprof: Call) -> None:
+    (found,) = analyzed(mtpprof, str(trace_folder("vllm-tp8-b200-rank0")))
+    assert found["missing_ranks"] == [1, 2, 3, 4, 5, 6, 7]
+    assert found["waits"]["share"] is None
+    assert all(group["wait_ns"] is None for group in found["groups"])
+    reduces = next(group for group in found["groups"] if group["key"]["kind"] == "all_reduce")
+    assert (reduces["calls"], reduces["key"]["implementation"]) == (73, "torch_symm_mem")
+
+
+def test_csv_has_a_row_per_group_and_only_the_ranks_asked_for(mtpprof: Call) -> None:
+    folder = trace_folder("nanogpt-8xh100-ranks0-3")
+    answer = mtpprof("analyze", str(folder), "--by", "rank,kind", "--ranks", "1-2", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(answer.stdout)))
+    assert [(row["rank"], row["calls"]) for row in rows] == [
+        ("1", "38"),
+        ("1", "38"),
+        ("2", "38"),
+        ("2", "38"),
+    ]
+
+
+def test_a_window_of_steps(mtpprof: Call) -> None:
+    folder = str(trace_folder("vllm-cpu-tp4-nemotron") / "latent-reduce-on")
+    (some,) = analyzed(mtpprof, folder, "--steps", "2:4", "--by", "step")
+    assert [(group["key"]["step"], group["calls"]) for group in some["groups"]] == [(2, 44), (3, 44), (4, 44)]
+
+
+def test_every_view_prints(mtpprof: Call) -> None:
+    answer = mtpprof("analyze", str(trace_folder("megatron-tp2-v100")), "--show", "all", "--format", "md")
+    assert answer.returncode == 0
+    for title in ("slowest calls", "most skewed", "stragglers", "clocks", "size_class"):
+        assert title in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("nowhere",), 3, "nowhere"),
+        (("empty.json.gz",), 3, "is empty"),
+        (("text.json",), 3, "text.json"),
+        ((".", "--by", "colour"), 2, "--by colour"),
+        ((".", "--show", "moon"), 2, "--show moon"),
+        ((".", "--ranks", "a"), 2, "--ranks a"),
+        ((".", "--window", "3"), 2, "--window 3"),
+        ((".", "--steps", "x:y"), 2, "--steps x:y"),
+        ((".", "--rank-map", "nothing"), 2, "FILE=RANK"),
+        ((".", "--rules", "none.toml"), 3, "none.toml"),
+        ((".", "--model", "no-model"), 2, "no-model"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_refusals(mtpprof: Call, tmp_path: Path, words: tuple[str, ...], code: int, said: str) -> None:
+    (tmp_path / "empty.json.gz").write_bytes(b"")
+    (tmp_path / "text.json").write_text("hello")
+    answer = mtpprof("analyze", *words)
+    assert answer.returncode == code, answer.stderr
+    assert said in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def small_trace(name: str, *, rank: int | None = None) -> bytes:
+    info = {"distributedInfo": {"rank": rank, "world_size": 2}} if rank is not None else {}
+    event = {
+        "ph": "X",
+        "cat": "kernel",
+        "pid": 0,
+        "tid": 7,
+        "ts": 10.0,
+        "dur": 5.0,
+        "name": name,
+        "args": {"stream": 7},
+    }
+    return gzip.compress(json.dumps({**info, "traceEvents": [event]}).encode())
+
+
+@pytest.mark.parametrize(
+    "name", ["[red]all_reduce[/", "op[b", "\x1b[31mnccl\x07", "‮lla", "🙂 all_gather", "x" * 5000]
+)
+def test_hostile_names_are_printed_harmlessly(mtpprof: Call, tmp_path: Path, name: str) -> None:
+    (tmp_path / "rank0.json.gz").write_bytes(small_trace(name, rank=0))
+    answer = mtpprof("analyze", ".")
+    assert answer.returncode == 0, answer.stderr
+    assert "\x1b" not in answer.stdout
+    assert "\x07" not in answer.stdout
+
+
+def test_rules_of_ones_own(mtpprof: Call, tmp_path: Path) -> None:
+    (tmp_path / "rank0.json.gz").write_bytes(small_trace("my_team::fast_all_reduce<int>", rank=0))
+    (tmp_path / "rules.toml").write_text(
+        '[[rule]]\nid = "mine"\npattern = "my_team::fast"\nkind = "all_reduce"\nimplementation = "my_team"\n'
+    )
+    (without,) = analyzed(mtpprof, "rank0.json.gz")
+    assert without["groups"] == []
+    assert [suspect["name"] for suspect in without["suspects"]] == ["my_team::fast_all_reduce<int>"]
+    (found,) = analyzed(mtpprof, "rank0.json.gz", "--rules", "rules.toml")
+    assert found["groups"][0]["key"]["implementation"] == "my_team"
+
+
+def test_doctor_names_the_verdict_of_every_file(mtpprof: Call) -> None:
+    answer = mtpprof("doctor", str(trace_folder("odd")), "--format", "json")
+    assert answer.returncode == 0, answer.stderr
+    (found,) = json.loads(answer.stdout)
+    verdicts = {(Path(item["path"]).name, item["verdict"]) for item in found["verdicts"]}
+    assert ("no-distributed-info.json.gz", "unknown_rank") in verdicts
+    assert ("trailing-comma.trace.json", "unknown_rank") in verdicts
+    assert ("nccl-with-wait-pseudo-collectives.json.gz", "fine") in verdicts
+
+
+def test_doctor_on_a_trace_without_an_answer(mtpprof: Call, tmp_path: Path) -> None:
+    (tmp_path / "t.json.gz").write_bytes(b"")
+    answer = mtpprof("doctor", "t.json.gz")
+    assert answer.returncode == 3
+    assert "empty" in answer.stdout
