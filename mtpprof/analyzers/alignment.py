@@ -1,10 +1,11 @@
 """Lines up the collective calls of two ranks of one group, and their clocks.
 
-The decision: the windows of two ranks may be cut differently, so the i-th call of one need not be the i-th of the other. Calls
-of a group run in one order on all ranks, hence two sequences differ by a *shift*. Where calls carry sequence numbers these tell
-it. Else every shift is tried at which kinds and known sizes agree throughout, and the times decide among the few that are
-left: collectives end together, so at the right shift the differences of the ends are constant but for microseconds, and at a wrong
-one they jitter with the steps. Where the times do not decide, the ranks stay unmatched: a wrong pair is worse than none.
+The decision: the windows of two ranks may be cut differently, so the i-th call of one need not be the i-th of the
+other. Calls of a group run in one order on all ranks, hence two sequences differ by a *shift*. Where calls carry
+sequence numbers these tell it. Else every shift is tried at which kinds and known sizes agree throughout, and the
+times decide among the few that are left: collectives end together, so at the right shift the differences of the ends
+are constant but for microseconds, and at a wrong one they jitter with the steps. Where the times do not decide, the
+ranks stay unmatched: a wrong pair is worse than none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Puts attribution together: traces in, calls with bytes, phases, steps, matches and waits out, and what cannot be said.
 
-`analyze` is a pure function. Its result holds the columns (`Attribution.calls`, `.steps`), on which all views of `grouping`
-and `stepviews` work, beside what was found about the set as a whole. An answer that the traces do not support is in `withheld`
-with the reason; it is nowhere a zero.
+`analyze` is a pure function. Its result holds the columns (`Attribution.calls`, `.steps`), on which all views of
+`grouping` and `stepviews` work, beside what was found about the set as a whole. An answer that the traces do not
+support is in `withheld` with the reason; it is nowhere a zero.
 """
 
 from __future__ import annotations

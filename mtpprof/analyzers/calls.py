@@ -1,8 +1,9 @@
 """The hub of attribution: one row per collective call on a rank, as NumPy columns.
 
-The decision: every view (`--by kind`, per step, census, ledger comparison, slowest) is a pure function over these columns, and texts are
-codes into one vocabulary shared by all ranks, so that a call costs about 150 bytes and no Python object. Missing values are -1, never 0;
-`how` says in words where the bytes of a call come from, or why they are unknown.
+The decision: every view (`--by kind`, per step, census, ledger comparison, slowest) is a pure function over these
+columns, and texts are codes into one vocabulary shared by all ranks, so that a call costs about 150 bytes and no
+Python object. Missing values are -1, never 0; `how` says in words where the bytes of a call come from, or why they
+are unknown.
 """
 
 from __future__ import annotations

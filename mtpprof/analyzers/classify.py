@@ -1,8 +1,8 @@
 """What an event is, by its name: collective, tail of one, launch of one, or none.
 
-The decision: classification is of *names*, once per distinct name and never per event, by the ordered table of `rules`. The user's own
-rules (`--rules FILE`, TOML) stand before the built-in ones. A name that no rule knows and that looks like communication is
-reported as unknown, so that a new kernel shows up as a question and not as compute.
+The decision: classification is of *names*, once per distinct name and never per event, by the ordered table of
+`rules`. The user's own rules (`--rules FILE`, TOML) stand before the built-in ones. A name that no rule knows and
+that looks like communication is reported as unknown, so that a new kernel shows up as a question and not as compute.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Finds the collective calls of one trace, each counted once, with their bytes where the trace tells them.
 
-The decision what a call *is*: in a trace with kernels, a kernel (or a kernel and its tail, or all collective kernels launched within one of
-our own ranges); operations and annotations on the CPU then only say what the kernel was about. In a trace without kernels, the outermost of
-the ranges and operations that name the collective on their thread (`cpucalls`). Never both, so nothing counts twice.
+The decision what a call *is*: in a trace with kernels, a kernel (or a kernel and its tail, or all collective kernels
+launched within one of our own ranges); operations and annotations on the CPU then only say what the kernel was about.
+In a trace without kernels, the outermost of the ranges and operations that name the collective on their thread
+(`cpucalls`). Never both, so nothing counts twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The collective calls of a trace without kernels: ranges, operations and annotations on the CPU, each collective once.
 
-A collective shows up to three times: as our own range, as the operation within it, and as the backend's annotation on another thread. The
-outermost on its thread is the call; of an operation and its annotation one is kept.
+A collective shows up to three times: as our own range, as the operation within it, and as the backend's annotation on
+another thread. The outermost on its thread is the call; of an operation and its annotation one is kept.
 """
 
 from __future__ import annotations

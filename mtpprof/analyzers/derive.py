@@ -1,6 +1,7 @@
 """Bytes of calls that carry none: from their position in a step, or from a model's dimensions.
 
-Replayed graphs have kernels without operations, so nothing of a call is recorded but its name and its place. Two things tell its size:
+Replayed graphs have kernels without operations, so nothing of a call is recorded but its name and its place. Two
+things tell its size:
 
 *Position.* Another step of the same trace issued the same sequence of collectives, and there the size of that place is known
 (a prefill that ran eagerly, say). Sizes scale with the rows of the batch: tensors of the model with the tokens, gathers of logits with the

@@ -1,7 +1,8 @@
 """What a trace says of its calls: communication records, input dimensions, and our own ranges, written into the call columns.
 
-The decision: sources are applied from the least to the surest, each overwriting what it knows better and nothing else; whatever stays
-unknown keeps the reason why. Records and dimensions are looked at once per distinct combination, not per call.
+The decision: sources are applied from the least to the surest, each overwriting what it knows better and nothing
+else; whatever stays unknown keeps the reason why. Records and dimensions are looked at once per distinct combination,
+not per call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Views of calls: sums by any columns, figures per step, census of implementations by message size.
 
-The decision: every view is a pure function of the call columns, made with a few array operations, whatever it groups by. What is not known
-is None with the number of calls of which it is known beside it; sums are over the known ones.
+The decision: every view is a pure function of the call columns, made with a few array operations, whatever it groups
+by. What is not known is None with the number of calls of which it is known beside it; sums are over the known ones.
 """
 
 from __future__ import annotations

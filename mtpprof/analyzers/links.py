@@ -1,7 +1,8 @@
 """Which event belongs to which: kernel to launch, launch to operation, time to the range around it.
 
-The decision: ranges of one thread are strictly nested, so the innermost one around a time is an ancestor of the last one that started
-before it. `Nest` keeps each range's parent once; a query is a bisection and a walk up that chain, for all times at once.
+The decision: ranges of one thread are strictly nested, so the innermost one around a time is an ancestor of the last
+one that started before it. `Nest` keeps each range's parent once; a query is a bisection and a walk up that chain,
+for all times at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Payload of a call, from what the trace says of it: communication records, or dimensions of operations.
 
-Payload is the size S of nccl-tests (`models.traffic`): all-reduce the tensor, all-gather the full output, reduce-scatter the full
-input. A record without sizes (coalesced collectives have none) gives no payload: unknown, never 0.
+Payload is the size S of nccl-tests (`models.traffic`): all-reduce the tensor, all-gather the full output,
+reduce-scatter the full input. A record without sizes (coalesced collectives have none) gives no payload: unknown,
+never 0.
 """
 
 from __future__ import annotations

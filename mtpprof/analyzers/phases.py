@@ -1,8 +1,8 @@
 """Phase of each call: prefill, target, draft pass, sampling, where the trace can tell.
 
-Sources, the surest first: the call's own range; a phase range around its launch (ours, or an engine's); the annotation of
-the step for what was launched inside it; for vLLM, what follows the annotation: with speculation the draft passes, told
-apart by their repetition, without it the sampling.
+Sources, the surest first: the call's own range; a phase range around its launch (ours, or an engine's); the
+annotation of the step for what was launched inside it; for vLLM, what follows the annotation: with speculation the
+draft passes, told apart by their repetition, without it the sampling.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """One collective over its ranks: which calls belong together, whose clock is off by how much, who waited for whom.
 
-The decision: nothing is assumed that the traces do not offer. Calls are matched by `alignment`; clocks are taken as they are
-where the files share a base and the ends agree, corrected by the median difference of the ends where they do not, and the
-residual is published. Of a rank's time in a collective, *wait* lasts from its own arrival to the last rank's, *transfer* from
-there to the end. Both are known only if every rank of the group was seen: the last arrival may be that of a missing rank, so
-what the others show is a lower bound.
+The decision: nothing is assumed that the traces do not offer. Calls are matched by `alignment`; clocks are taken as
+they are where the files share a base and the ends agree, corrected by the median difference of the ends where they do
+not, and the residual is published. Of a rank's time in a collective, *wait* lasts from its own arrival to the last
+rank's, *transfer* from there to the end. Both are known only if every rank of the group was seen: the last arrival
+may be that of a missing rank, so what the others show is a lower bound.
 """
 
 from __future__ import annotations

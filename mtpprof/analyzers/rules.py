@@ -1,8 +1,9 @@
 """The table of classification rules: which kernel, operation or annotation is which collective.
 
-The decision: the rules are data, `rules.toml`, one ordered table in the very format that `--rules FILE` takes; everything else
-(classification, attribution, reports) only reads it. To teach mtpprof a new collective is to add one rule there and one real name
-to the test. Groups that a pattern names decide what the rule leaves open: their words are looked up in the tables here.
+The decision: the rules are data, `rules.toml`, one ordered table in the very format that `--rules FILE` takes;
+everything else (classification, attribution, reports) only reads it. To teach mtpprof a new collective is to add one
+rule there and one real name to the test. Groups that a pattern names decide what the rule leaves open: their words
+are looked up in the tables here.
 """
 
 from __future__ import annotations

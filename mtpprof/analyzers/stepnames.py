@@ -1,7 +1,8 @@
 """How engines name their steps, and what a name tells of the batch. `STEP_NAMES` is the registry: to add an engine is to add a row.
 
-Sources: mtpprof's own ranges; vLLM's `execute_*` annotation (`vllm/v1/worker/gpu_worker.py`, plain and detailed form); SGLang's `step[...]`
-(`python/sglang/srt/model_executor/model_runner.py`); `ProfilerStep#` of torch's profiler schedule.
+Sources: mtpprof's own ranges; vLLM's `execute_*` annotation (`vllm/v1/worker/gpu_worker.py`, plain and detailed
+form); SGLang's `step[...]` (`python/sglang/srt/model_executor/model_runner.py`); `ProfilerStep#` of torch's profiler
+schedule.
 """
 
 from __future__ import annotations

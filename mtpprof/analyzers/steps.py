@@ -1,9 +1,9 @@
 """Engine steps of a trace, and which step each call belongs to.
 
 The decision: a call belongs to the step in which the CPU *launched* it, since a GPU runs behind; only kernels whose
-launch is not in the file are placed by their own time. A step's length is measured where the work runs: on a device from
-its first kernel to the first of the next step, on the CPU by the annotations. vLLM's and SGLang's annotations cover neither
-draft passes nor sampling, so their steps last from start to start.
+launch is not in the file are placed by their own time. A step's length is measured where the work runs: on a device
+from its first kernel to the first of the next step, on the CPU by the annotations. vLLM's and SGLang's annotations
+cover neither draft passes nor sampling, so their steps last from start to start.
 """
 
 from __future__ import annotations

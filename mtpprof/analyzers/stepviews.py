@@ -1,7 +1,8 @@
 """Figures per engine step, with their spread, and two runs held against each other step by step.
 
-The decision: steps are compared only with steps of the same phase, and the batch (rows, sequences) stands beside every figure. Runs of
-different batches or step counts are not comparable in their totals; where their batches differ that is said, not scaled away.
+The decision: steps are compared only with steps of the same phase, and the batch (rows, sequences) stands beside
+every figure. Runs of different batches or step counts are not comparable in their totals; where their batches differ
+that is said, not scaled away.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Transfer or waiting? Verdicts, artefacts of the start of profiling, and who keeps the others waiting.
 
-The words are those of vLLM's request for this very split: *transfer-dominated*, *skew-dominated*, *mixed*, *inconclusive*. A
-verdict is given only where it survives the uncertainty of the clocks: the wait of every call is moved by the residual in
-both directions, and if the verdict changes it is inconclusive.
+The words are those of vLLM's request for this very split: *transfer-dominated*, *skew-dominated*, *mixed*,
+*inconclusive*. A verdict is given only where it survives the uncertainty of the clocks: the wait of every call is
+moved by the residual in both directions, and if the verdict changes it is inconclusive.
 """
 
 from __future__ import annotations
