@@ -16,7 +16,7 @@ from torch import Tensor
 from mtpprof.errors import MissingEnvironmentError, RunError
 from mtpprof.models.reference import shm
 from mtpprof.models.reference.norm import rms_norm
-from mtpprof.models.reference.shm_limits import available, segment_bytes
+from mtpprof.models.reference.shm_limits import SHM_DIR, available, segment_bytes
 from mtpprof.models.traffic import Kind
 
 pytestmark = pytest.mark.skipif(not available(), reason="shared memory needs Linux on x86-64 with /dev/shm")
@@ -145,7 +145,7 @@ def test_too_little_shared_memory_is_said_before_it_is_used(monkeypatch: pytest.
     name = f"mtpprof-test-full-{os.getpid()}"
     with pytest.raises(MissingEnvironmentError, match=r"cannot reserve \d+ bytes.*--transport gloo"):
         shm.create_segment(name, RANKS, CAPACITY)
-    assert not (shm.SHM_DIR / name).exists()
+    assert not (SHM_DIR / name).exists()
 
 
 def test_the_segment_has_the_size_that_is_announced(segment: Path) -> None:
