@@ -82,7 +82,7 @@ def wait_share(calls: Calls, residual_ns: int, reason: str = "") -> WaitShare:
     high = int(np.clip(wait + residual_ns, 0, time).sum()) / total
     verdict = _verdict(low) if _verdict(low) is _verdict(high) else WaitVerdict.INCONCLUSIVE
     unsure = (
-        f"between {low:.0%} and {high:.0%} of the time, as clocks agree to {residual_ns / 1000:.1f} µs only"
+        f"between {low:.0%} and {high:.0%} of the time, as ends agree to {residual_ns / 1000:,.1f} µs only"
     )
     return WaitShare(
         calls=int(known.sum()),
