@@ -1,4 +1,4 @@
-"""Single collectives that stand out: the longest calls, and the collectives whose ranks arrived furthest apart."""
+"""Single calls that stand out, described: the longest, and those that waited longest for the last rank."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 from mtpprof.analyzers.calls import Calls
 from mtpprof.analyzers.steps import Steps
 from mtpprof.analyzers.table import MISSING
+from mtpprof.analyzers.waits import longest, most_waited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notable:
-    """One call, or the call of the rank that waited longest in one collective."""
+    """One call."""
 
     rank: int | None
     kind: str
@@ -33,15 +34,12 @@ class Notable:
 
 def slowest(calls: Calls, steps: Steps, count: int = 10) -> tuple[Notable, ...]:
     """The longest calls, transients of the profiler's start included and marked."""
-    return _described(calls, steps, np.argsort(-calls.dur_ns, kind="stable")[:count])
+    return _described(calls, steps, longest(calls, count))
 
 
 def most_skewed(calls: Calls, steps: Steps, count: int = 10) -> tuple[Notable, ...]:
-    """Per collective the call that waited longest, the longest waits first; only calls whose wait is known."""
-    known = np.flatnonzero((calls.wait_ns != MISSING) & ~calls.transient)
-    order = known[np.argsort(-calls.wait_ns[known], kind="stable")]
-    _, first = np.unique(calls.match[order], return_index=True)
-    return _described(calls, steps, order[np.sort(first)][:count])
+    """The calls that waited longest for the last rank; only those whose wait is known."""
+    return _described(calls, steps, most_waited(calls, count))
 
 
 def _described(
