@@ -113,7 +113,8 @@ def _check(
     }
     equal = [subset for subset, sizes in subsets.items() if sizes == observed]
     if equal:
-        found.enabled[stratum.batch.text] = sorted(min(equal, key=len))
+        smallest = min(equal, key=len)
+        found.enabled[stratum.batch.text] = sorted(smallest)
     best = min(subsets, key=lambda subset: (subsets[subset].total(), -len(subset)))
     found.excess.extend(_excess(stratum, observed, subsets[best], base, _saviours(base, spec, workload)))
 

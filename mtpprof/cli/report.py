@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mtpprof.cli.output import Format, stderr_console, stdout_console, write_json, write_tables
 from mtpprof.errors import ExitCode
 from mtpprof.rundir import REPORT_FILE, RunDirectory
+
+if TYPE_CHECKING:
+    from mtpprof.analyzers.report import Report
 
 
 def report(
@@ -36,11 +39,10 @@ def show_report(directory: RunDirectory, style: Format) -> None:
         InputError: not a run directory.
         typer.Exit: with code 1, the observed collectives differ from the ledger.
     """
-    from mtpprof.analyzers.arms import read_calls
     from mtpprof.analyzers.report import make_report
     from mtpprof.cli.render.report import tables
 
-    answer = make_report(directory, read_calls)
+    answer = make_report(directory)
     try:
         directory.write(directory.root / REPORT_FILE, answer)
     except OSError as error:
@@ -49,13 +51,24 @@ def show_report(directory: RunDirectory, style: Format) -> None:
         )
     if style is Format.JSON:
         write_json(answer)
+    elif style is Format.TABLE:
+        _write_cases(answer, directory)
     else:
         write_tables(tables(answer), style)
-        if style is Format.TABLE:
-            for note in answer.notes:
-                stdout_console().print(note)
     if not answer.as_expected:
         stderr_console().print(
             "mtpprof: the collectives seen are not the expected ones; see the tables named NOT AS EXPECTED."
         )
         raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _write_cases(answer: Report, directory: RunDirectory) -> None:
+    from mtpprof.cli.render.report import case_tables, heading, next_commands
+
+    console = stdout_console()
+    for case in answer.cases:
+        console.print(f"== {heading(case)} ==")
+        write_tables(case_tables(case), Format.TABLE)
+    for note in answer.notes:
+        console.print(note)
+    console.print(next_commands(directory.root))

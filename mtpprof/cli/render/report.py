@@ -1,62 +1,170 @@
-"""A report as tables of text: what was seen, arm by arm, and what each optimization changed."""
+"""A report as tables of text: what was saved, where it went, and what was seen, arm by arm."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
-from mtpprof.analyzers.report import ArmReport, CaseReport, Difference, Group, Report
+from mtpprof.analyzers.report import ArmReport, CaseReport, Report
+from mtpprof.analyzers.savings import Difference
+from mtpprof.analyzers.totals import Group
 from mtpprof.cli.output import Table
-from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, signed, time_text
+from mtpprof.cli.render.savings import (
+    NOTHING,
+    changes_table,
+    effects_table,
+    output_text,
+    partly_notes,
+    savings_table,
+    waterfall_table,
+)
+from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, time_text
 
-NOISE_MARGIN = 1.0
-"""A difference of step times is called one when it exceeds the A/A difference by this factor."""
+BASELINE = "baseline"
 
 
 def tables(report: Report) -> list[Table]:
-    """Three tables a case: collectives by kind and phase, arms, and differences to the baseline."""
-    result = []
-    for case in report.cases:
-        result += [_groups_table(case), _arms_table(case), _differences_table(case)]
-        result += _mismatch_table(case)
-    return result
+    """All tables of all cases, each titled with its case."""
+    return [
+        replace(table, title=f"{heading(case)}: {table.title}")
+        for case in report.cases
+        for table in case_tables(case)
+    ]
 
 
-def _heading(case: CaseReport) -> str:
+def case_tables(case: CaseReport) -> list[Table]:
+    """Savings, what changed, waterfall, effects, arms, and the collectives seen by kind and phase."""
+    base = case.differences[0].base if case.differences else BASELINE
+    found = [
+        *_mismatch_table(case),
+        savings_table(f"saved against {base}, per step and rank", case.differences, _notes(case)),
+        changes_table("what changed, per step and rank", case.differences),
+        waterfall_table("where the step time went", case.differences),
+        effects_table("each optimization by itself, from all arms", case.effects),
+        _arms_table(case),
+        _groups_table(case),
+    ]
+    return [table for table in found if table.rows or table.note]
+
+
+def heading(case: CaseReport) -> str:
+    """`deepseek-v3.2 (tiny), TP 4, concurrency 1, 3 draft tokens, bf16`."""
     drafts = f"{case.draft_tokens} draft tokens" if case.draft_tokens else "no drafts"
     return (
         f"{case.model} ({case.scale}), TP {case.tp}, concurrency {case.concurrency}, {drafts}, {case.dtype}"
     )
 
 
-def _groups_table(case: CaseReport) -> Table:
-    columns = ("arm", "collective", "phase", "by", "calls", "payload", "wire", "time")
-    rows = []
+def next_commands(directory: Path) -> str:
+    """What to type to look deeper."""
+    return f"Look deeper: mtpprof report {directory} --format html > report.html, or mtpprof dashboard {directory}"
+
+
+def _notes(case: CaseReport) -> Iterator[str]:
+    for difference in case.differences:
+        yield from partly_notes(difference)
+        yield from _output_notes(difference)
+    yield from redundant_notes(case)
+    for name, reason in case.not_applicable.items():
+        yield f"Not applicable: {name} ({reason})."
+
+
+def _output_notes(difference: Difference) -> Iterator[str]:
+    output = difference.output
+    if output is not None and not output.same:
+        yield f"{difference.arm}: tokens: {output_text(output)}."
+    elif output is not None and output.weak:
+        yield f"{difference.arm}: tokens are the same, which proves little: {output.weak}."
+
+
+def redundant_notes(case: CaseReport) -> Iterator[str]:
+    """Collectives that an arm issues and another setting of the switches does without."""
     for arm in case.arms:
-        if arm.repeats is None:
-            rows += [(arm.name, *_group_row(group)) for group in _by_pass(arm.groups)]
+        for entry in arm.excess:
+            if entry.what == "redundant" and arm.name == BASELINE:
+                saviour = f"; {entry.avoided_by} removes them" if entry.avoided_by else ""
+                yield f"{arm.name}: {entry.sentence}{saviour}."
+
+
+def _arms_table(case: CaseReport) -> Table:
+    columns = ("arm", "step time", "quartiles", "accepted", "tokens/s", "ledger", "tokens")
+    notes = [f"{arm.name}: {arm.missing}." for arm in case.arms if arm.missing]
     return Table(
-        title=f"{_heading(case)}: collectives of one step, per rank",
+        title="arms",
         columns=columns,
-        rows=_without_repeats(rows),
-        right=frozenset(columns[4:]),
+        rows=[_arm_row(arm) for arm in case.arms],
+        right=frozenset(columns[1:5]),
+        note=" ".join(notes),
+    )
+
+
+def _arm_row(arm: ArmReport) -> tuple[str, ...]:
+    step = arm.step
+    expected = {True: "equal", False: "DIFFERS", None: NOTHING if arm.repeats else UNKNOWN}[arm.as_expected]
+    return (
+        arm.name,
+        time_text(step.mean_ns if step else None),
+        f"{time_text(step.low_ns)} - {time_text(step.high_ns)}" if step else UNKNOWN,
+        UNKNOWN if arm.acceptance_length is None else f"{arm.acceptance_length:.2f}",
+        f"{arm.throughput.tokens_per_s:,.0f}" if arm.throughput else UNKNOWN,
+        expected,
+        _tokens(arm),
+    )
+
+
+def _tokens(arm: ArmReport) -> str:
+    output = arm.output
+    if output is None:
+        return "reference" if arm.name == BASELINE else UNKNOWN
+    if output.same:
+        return output_text(output)
+    return f"{output.agreeing}/{output.tokens} agree"
+
+
+def _groups_table(case: CaseReport) -> Table:
+    columns = ("collective", "phase", "calls", "payload", "wire (by)", "done by", "time")
+    rows: list[tuple[str, ...]] = []
+    for arm in case.arms:
+        if arm.repeats is None and arm.groups:
+            rows.append((f"{arm.name}:", "", *_totals_cells(arm)))
+            rows += [_group_row(group) for group in by_pass(arm.groups)]
+    return Table(
+        title="collectives of one step, per rank",
+        columns=columns,
+        rows=rows,
+        right=frozenset((*columns[2:5], "time")),
+    )
+
+
+def _totals_cells(arm: ArmReport) -> tuple[str, ...]:
+    totals = arm.totals
+    if totals is None:
+        return ("", "", "", "", "")
+    return (
+        count_text(totals.calls),
+        bytes_text(totals.payload_bytes),
+        bytes_text(totals.wire_bytes),
+        "",
+        time_text(totals.collective_ns),
     )
 
 
 def _group_row(group: Group) -> tuple[str, ...]:
-    kind = f"{group.kind} + {group.fused}" if group.fused else group.kind
+    wire = bytes_text(group.wire_bytes)
     return (
-        kind,
+        f"  {group.kind}{' + norm' if group.fused else ''}",
         group.phase,
-        f"{group.implementation} ({group.algorithm})" if group.algorithm else group.implementation,
         count_text(group.calls),
         bytes_text(group.payload_bytes),
-        bytes_text(group.wire_bytes),
+        f"{wire} ({group.algorithm})" if group.algorithm and group.wire_bytes is not None else wire,
+        group.implementation,
         time_text(group.time_ns),
     )
 
 
-def _by_pass(groups: Iterable[Group]) -> list[Group]:
-    """The draft passes taken together; JSON and CSV keep them apart."""
+def by_pass(groups: Iterable[Group]) -> list[Group]:
+    """The draft passes taken together; JSON keeps them apart."""
     merged: dict[tuple[str, ...], Group] = {}
     for group in groups:
         phase = "draft" if group.phase.startswith("draft") else group.phase
@@ -80,136 +188,34 @@ def _plus(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a + b
 
 
-def _without_repeats(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The arm's name on its first row only."""
-    result, last = [], ""
-    for row in rows:
-        result.append(("" if row[0] == last else row[0], *row[1:]))
-        last = row[0]
-    return result
-
-
-def _arms_table(case: CaseReport) -> Table:
-    columns = (
-        "arm",
-        "step time",
-        "quartiles",
-        "profiled",
-        "in collectives",
-        "fused",
-        "accepted",
-        "as expected",
-        "tokens",
-    )
-    notes = [f"{arm.name}: {arm.missing}." for arm in case.arms if arm.missing]
-    return Table(
-        title=f"{_heading(case)}: arms",
-        columns=columns,
-        rows=[_arm_row(arm) for arm in case.arms],
-        right=frozenset(columns[1:7]),
-        note=" ".join(notes),
-    )
-
-
-def _arm_row(arm: ArmReport) -> tuple[str, ...]:
-    step, totals = arm.step, arm.totals
-    expected = {True: "yes", False: "NO", None: "-" if arm.repeats else UNKNOWN}[arm.as_expected]
-    return (
-        arm.name,
-        time_text(step.median_ns if step else None),
-        f"{time_text(step.low_ns)} - {time_text(step.high_ns)}" if step else UNKNOWN,
-        "-" if arm.repeats else time_text(arm.profiled_step_ns),
-        "-" if arm.repeats else time_text(totals.collective_ns if totals else None),
-        "-" if arm.repeats else time_text(totals.fused_ns if totals else None),
-        UNKNOWN if arm.acceptance_length is None else f"{arm.acceptance_length:.2f}",
-        expected,
-        _tokens(arm),
-    )
-
-
-def _tokens(arm: ArmReport) -> str:
-    output = arm.output
-    if output is None:
-        return "reference" if arm.name == "baseline" else UNKNOWN
-    if output.same:
-        return "same"
-    sequence, position = output.first_difference or (0, 0)
-    return f"{output.agreeing}/{output.tokens} agree, first differs at sequence {sequence}, token {position}"
-
-
-def _differences_table(case: CaseReport) -> Table:
-    columns = (
-        "optimization",
-        "engaged",
-        "calls",
-        "payload",
-        "wire",
-        "in collectives",
-        "step time",
-        "A/A noise",
-        "above noise",
-    )
-    notes = [f"Not applicable: {name} ({reason})." for name, reason in case.not_applicable.items()]
-    return Table(
-        title=f"{_heading(case)}: difference to the baseline, per step and rank",
-        columns=columns,
-        rows=[_difference_row(case, difference) for difference in case.differences],
-        right=frozenset(columns[2:8]),
-        note="\n".join(notes),
-    )
-
-
-def _difference_row(case: CaseReport, difference: Difference) -> tuple[str, ...]:
-    arm = next(arm for arm in case.arms if arm.name == difference.arm)
-    return (
-        difference.arm,
-        ", ".join(_engaged(arm, difference)) or UNKNOWN,
-        signed(count_text(difference.calls)),
-        signed(bytes_text(difference.payload_bytes)),
-        signed(bytes_text(difference.wire_bytes)),
-        signed(time_text(difference.collective_ns)),
-        signed(time_text(difference.step_ns)),
-        "±" + time_text(abs(difference.noise_ns)) if difference.noise_ns is not None else UNKNOWN,
-        _above_noise(difference),
-    )
-
-
-def _engaged(arm: ArmReport, difference: Difference) -> Iterator[str]:
-    for name in difference.optimizations:
-        engagement = arm.engagement.get(name)
-        if engagement is None:
-            continue
-        if engagement.verdict == "PARTLY":
-            yield f"PARTLY ({engagement.engaged_calls} of {engagement.opportunities} calls)"
-        else:
-            yield engagement.verdict
-
-
-def _above_noise(difference: Difference) -> str:
-    if difference.step_ns is None or difference.noise_ns is None:
-        return UNKNOWN
-    return "yes" if abs(difference.step_ns) > NOISE_MARGIN * abs(difference.noise_ns) else "no"
-
-
 def _mismatch_table(case: CaseReport) -> list[Table]:
     columns = ("arm", "collective", "phase", "site", "shape", "dtype", "expected", "seen", "ranks", "steps")
     rows = [
         (
             arm.name,
-            *(
-                str(mismatch[key])
-                for key in ("kind", "phase", "site", "shape", "dtype", "expected", "observed")
-            ),
-            _span(mismatch["ranks"]),
-            _span(mismatch["steps"]),
+            mismatch.kind,
+            mismatch.phase,
+            mismatch.site,
+            mismatch.shape,
+            mismatch.dtype,
+            str(mismatch.expected),
+            str(mismatch.observed),
+            _span(mismatch.ranks),
+            _span(mismatch.steps),
         )
         for arm in case.arms
         for mismatch in arm.mismatches
     ]
     if not rows:
         return []
-    title = f"{_heading(case)}: NOT AS EXPECTED, collectives of one step"
-    return [Table(title=title, columns=columns, rows=rows, right=frozenset(columns[6:8]))]
+    return [
+        Table(
+            title="NOT AS EXPECTED, collectives of one step",
+            columns=columns,
+            rows=rows,
+            right=frozenset(columns[6:8]),
+        )
+    ]
 
 
 def _span(numbers: Iterable[int]) -> str:

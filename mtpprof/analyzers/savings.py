@@ -1,0 +1,360 @@
+"""What one side saves against another: engagement, calls, bytes, time, above noise or not, same output or not.
+
+The rungs stand in the order in which they can be trusted, and each says what the one below it rests on. A rung that the two sides
+do not support is None with its reason, and what stands in the way of a comparison is a caveat: nothing is scaled until it fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+import numpy as np
+
+from mtpprof.analyzers.changes import Change, changes
+from mtpprof.analyzers.composition import Composition
+from mtpprof.analyzers.engagement import (
+    Engaged,
+    Engagement,
+    engagement_by_change,
+    engagement_of,
+    has_sites,
+    withheld_engagement,
+)
+from mtpprof.analyzers.expected import observed_entries
+from mtpprof.analyzers.sameoutput import Acceptance, SameOutput, acceptance, same_output
+from mtpprof.analyzers.sides import Side, Traces
+from mtpprof.analyzers.stats import (
+    CONFIDENCE,
+    Claim,
+    Interval,
+    NoiseFloor,
+    judge,
+    noise_floor,
+    paired_interval,
+    welch_interval,
+)
+from mtpprof.analyzers.strata import Pairing, Stratum, added, pair
+from mtpprof.analyzers.table import MISSING
+from mtpprof.analyzers.totals import Totals
+from mtpprof.analyzers.waterfall import Waterfall, make_waterfall, per_token
+from mtpprof.models.optimizations import CATALOGUE
+from mtpprof.rundir import Record
+
+SAME_BATCH_SETTINGS = ("model", "TP", "concurrency", "draft tokens", "dtype")
+"""Settings without which not even bytes per step compare."""
+
+
+class StepChange(Record, frozen=True, kw_only=True):
+    """Step times without a profiler, the slowest rank of each step, and what may be said of their difference."""
+
+    base_ns: int | None
+    """Mean over the rounds of each round's median step; None: not measured."""
+    arm_ns: int | None
+    difference: Interval | None
+    """Arm minus baseline, negative is saved; None: fewer than two rounds."""
+    noise: NoiseFloor | None
+    """What two visits to the unchanged baseline differ by; None: it was not repeated."""
+    claim: str
+    """A `Claim`."""
+    reason: str
+    shared_cores: bool = False
+    """Whether ranks shared CPU cores: a claim is then one about turns on those cores, not about communication."""
+
+    @property
+    def difference_ns(self) -> int | None:
+        """Arm minus baseline; None: not measured on both sides."""
+        return None if self.base_ns is None or self.arm_ns is None else self.arm_ns - self.base_ns
+
+    @property
+    def relative(self) -> float | None:
+        """Difference over the baseline."""
+        difference = self.difference_ns
+        return None if difference is None or not self.base_ns else difference / self.base_ns
+
+
+class StratumDifference(Record, frozen=True, kw_only=True):
+    """Steps of one batch on both sides, per step and rank."""
+
+    batch: str
+    arm_batch: str
+    same_batch: bool
+    """False: only numbers of calls compare."""
+    base_steps: int
+    arm_steps: int
+    base: Totals
+    arm: Totals
+    changes: list[Change]
+    notes: list[str]
+
+
+class Difference(Record, frozen=True, kw_only=True):
+    """An arm against its baseline; negative is saved. Calls, bytes and collective time are per step and rank."""
+
+    base: str
+    arm: str
+    optimizations: list[str]
+    """Switches that are on in the arm and not in the baseline; where flags are not known, those seen to engage."""
+    engagement: dict[str, Engagement]
+    calls: float | None
+    payload_bytes: float | None
+    wire_bytes: float | None
+    collective_ns: float | None
+    step_ns: float | None
+    noise_ns: float | None
+    """The A/A floor that `step_ns` has to exceed."""
+    step: StepChange
+    strata: list[StratumDifference]
+    """The one that the figures above are of comes first."""
+    waterfall: Waterfall | None
+    waterfall_per_token: Waterfall | None
+    no_waterfall: str
+    """Why there is none; empty: there is."""
+    output: SameOutput | None
+    base_acceptance: Acceptance | None
+    arm_acceptance: Acceptance | None
+    caveats: list[str]
+
+    @property
+    def changes(self) -> list[Change]:
+        """What changed in the steps that the figures are of."""
+        return self.strata[0].changes if self.strata else []
+
+
+def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Difference:
+    """Everything that two sides support saying of their difference."""
+    caveats = list(_setting_caveats(base, arm))
+    pairings: list[Pairing] = []
+    if base.traces is not None and arm.traces is not None:
+        pairings, alone = pair(_comparable(base, arm, base.traces), arm.traces.strata)
+        caveats += [f"{sentence}." for sentence in alone]
+    strata = [_stratum_difference(pairing) for pairing in pairings]
+    caveats += _trace_caveats(base, arm, strata)
+    step = step_change(base, arm, confidence)
+    waterfall, reason = _waterfall(base, arm, pairings, step)
+    ours, theirs = acceptance(base.outputs), acceptance(arm.outputs)
+    caveats += _acceptance_caveats(ours, theirs)
+    engagement = _engagement(base, arm, pairings)
+    main = strata[0] if strata else None
+    comparable = main if main is not None and main.same_batch else None
+    return Difference(
+        base=base.label,
+        arm=arm.label,
+        optimizations=_switched(base, arm, engagement),
+        engagement=engagement,
+        calls=main.arm.calls - main.base.calls if main else None,
+        payload_bytes=_minus(comparable, "payload_bytes"),
+        wire_bytes=_minus(comparable, "wire_bytes"),
+        collective_ns=_minus(comparable, "collective_ns"),
+        step_ns=step.difference_ns,
+        noise_ns=step.noise.floor if step.noise else None,
+        step=step,
+        strata=strata,
+        waterfall=waterfall,
+        waterfall_per_token=per_token(waterfall, ours.mean, theirs.mean)
+        if waterfall and ours and theirs
+        else None,
+        no_waterfall=reason,
+        output=same_output(arm.outputs, base.outputs),
+        base_acceptance=ours,
+        arm_acceptance=theirs,
+        caveats=caveats,
+    )
+
+
+def _comparable(base: Side, arm: Side, traces: Traces) -> list[Stratum]:
+    """Strata of the baseline; without their batch where the sides differ in what decides message sizes."""
+    if not any(_differs(base, arm, name) for name in SAME_BATCH_SETTINGS):
+        return traces.strata
+    return [
+        replace(stratum, batch=stratum.batch._replace(rows=MISSING, sequences=MISSING))
+        for stratum in traces.strata
+    ]
+
+
+def _differs(base: Side, arm: Side, name: str) -> bool:
+    ours, theirs = base.setting.get(name), arm.setting.get(name)
+    return ours is not None and theirs is not None and ours != theirs
+
+
+def _setting_caveats(base: Side, arm: Side) -> Iterable[str]:
+    for name in base.setting:
+        if _differs(base, arm, name):
+            yield f"The sides differ in {name}: {base.setting[name]} against {arm.setting[name]}."
+    if base.shared_cores or arm.shared_cores:
+        yield (
+            "Ranks share CPU cores: time in a collective is mostly waiting for the other ranks' turn, and a change of step "
+            "time says nothing of a machine with a core or a GPU per rank."
+        )
+    if not base.setting or not arm.setting:
+        yield "At least one side is a capture without a run record: that model and settings are equal is not known."
+
+
+def _trace_caveats(base: Side, arm: Side, strata: Sequence[StratumDifference]) -> Iterable[str]:
+    for side in (base, arm):
+        if side.traces is None:
+            yield f"{side.label}: {side.missing}; collectives are not compared."
+            continue
+        for item in side.traces.found.withheld:
+            yield f"{side.label}: {item.answer}: {item.reason}."
+    for stratum in strata:
+        if not stratum.same_batch:
+            yield (
+                f"Batches differ ({stratum.batch} against {stratum.arm_batch}): numbers of calls compare, bytes and times "
+                "do not."
+            )
+
+
+def _acceptance_caveats(ours: Acceptance | None, theirs: Acceptance | None) -> Iterable[str]:
+    if ours is None or theirs is None or ours.mean == theirs.mean:
+        return
+    text = f"Acceptance lengths differ: {ours.mean:.3f} against {theirs.mean:.3f}"
+    bounds = [ours.low, ours.high, theirs.low, theirs.high]
+    if any(bound is None for bound in bounds):
+        yield f"{text}, each from too few observations to tell; compare times per step."
+    elif (theirs.low or 0) <= (ours.high or 0) and (ours.low or 0) <= (theirs.high or 0):
+        yield f"{text}, within their intervals; a change of acceptance is not a communication saving, so compare per step."
+    else:
+        yield f"{text}, beyond their intervals: the sides do different work per token, so compare per step only."
+
+
+def _stratum_difference(pairing: Pairing) -> StratumDifference:
+    notes = []
+    if pairing.same_batch and (pairing.base.uneven or pairing.arm.uneven):
+        notes.append("not every rank and step issues the same collectives; figures are means")
+    return StratumDifference(
+        batch=pairing.base.batch.text,
+        arm_batch=pairing.arm.batch.text,
+        same_batch=pairing.same_batch,
+        base_steps=pairing.base.steps,
+        arm_steps=pairing.arm.steps,
+        base=stratum_totals(pairing.base),
+        arm=stratum_totals(pairing.arm),
+        changes=changes(pairing),
+        notes=notes,
+    )
+
+
+def stratum_totals(stratum: Stratum) -> Totals:
+    """Sums over the collectives of a stratum, per step and rank."""
+    whole = added(list(stratum.forms.values()))
+    fused = sum(found.time_ns for form, found in stratum.forms.items() if form.fused)
+    return Totals(
+        calls=whole.calls / stratum.pairs,
+        payload_bytes=None if whole.payload_bytes is None else whole.payload_bytes / stratum.pairs,
+        wire_bytes=None if whole.wire_bytes is None else whole.wire_bytes / stratum.pairs,
+        collective_ns=whole.time_ns / stratum.pairs,
+        fused_ns=fused / stratum.pairs,
+    )
+
+
+def _minus(stratum: StratumDifference | None, name: str) -> float | None:
+    if stratum is None:
+        return None
+    mine, theirs = getattr(stratum.arm, name), getattr(stratum.base, name)
+    return None if mine is None or theirs is None else mine - theirs
+
+
+def _engagement(base: Side, arm: Side, pairings: Sequence[Pairing]) -> dict[str, Engagement]:
+    found = {}
+    for name in CATALOGUE:
+        requested = None if arm.enabled is None else name in arm.enabled
+        if name in arm.not_applicable:
+            found[name] = withheld_engagement(
+                Engaged.NOT_APPLICABLE, arm.not_applicable[name], requested=requested
+            )
+        elif arm.traces is None:
+            found[name] = withheld_engagement(Engaged.UNKNOWN, arm.missing, requested=requested)
+        elif any(map(has_sites, arm.traces.strata)):
+            found[name] = engagement_of(observed_entries(arm.traces.calls), name, requested=requested)
+        elif pairings:
+            main = pairings[0]
+            found[name] = engagement_by_change(main, changes(main), name)
+        else:
+            found[name] = withheld_engagement(
+                Engaged.UNKNOWN, "the sides have no steps in common to compare", requested=requested
+            )
+    return found
+
+
+def _switched(base: Side, arm: Side, engagement: dict[str, Engagement]) -> list[str]:
+    if base.enabled is not None and arm.enabled is not None:
+        return sorted(arm.enabled - base.enabled)
+    return [name for name, found in engagement.items() if found.engaged_calls]
+
+
+def step_change(base: Side, arm: Side, confidence: float = CONFIDENCE) -> StepChange:
+    """Step times of two sides: paired by round within a session, as independent samples between sessions."""
+    paired = bool(base.session) and base.session == arm.session and base.case == arm.case
+    ours, theirs = base.medians, arm.medians
+    if not ours or not theirs:
+        label = base.label if not ours else arm.label
+        return _unmeasured(f"no step times without a profiler of {label}")
+    if paired:
+        rounds = sorted(ours.keys() & theirs.keys())
+        ours, theirs = ({number: side[number] for number in rounds} for side in (ours, theirs))
+        if not rounds:
+            return _unmeasured("no round was finished on both sides")
+    noise = _noise(base, confidence) if paired else _larger(_noise(base, confidence), _noise(arm, confidence))
+    difference = (paired_interval if paired else welch_interval)(
+        list(theirs.values()), list(ours.values()), confidence
+    )
+    judgement = judge(difference, noise)
+    claim, reason = judgement.claim, judgement.reason
+    if not paired:
+        unequal = [name for name in base.setting if _differs(base, arm, name)]
+        if unequal:
+            claim, reason = Claim.UNKNOWN, f"the sides differ in {', '.join(unequal)}"
+        else:
+            reason += "; measured in different runs, so drift between them is not in the interval"
+    return StepChange(
+        base_ns=round(fmean(ours.values())),
+        arm_ns=round(fmean(theirs.values())),
+        difference=difference,
+        noise=noise,
+        claim=claim,
+        reason=reason,
+        shared_cores=bool(base.shared_cores or arm.shared_cores),
+    )
+
+
+def _unmeasured(reason: str) -> StepChange:
+    return StepChange(
+        base_ns=None, arm_ns=None, difference=None, noise=None, claim=Claim.UNKNOWN, reason=reason
+    )
+
+
+def _noise(side: Side, confidence: float) -> NoiseFloor | None:
+    rounds = sorted(side.repeat.keys() & side.baseline.keys())
+    return noise_floor(
+        [float(median(side.repeat[number])) for number in rounds],
+        [float(median(side.baseline[number])) for number in rounds],
+        confidence,
+    )
+
+
+def _larger(one: NoiseFloor | None, other: NoiseFloor | None) -> NoiseFloor | None:
+    if one is None or other is None:
+        return None
+    return max(one, other, key=lambda noise: noise.floor)
+
+
+def _waterfall(
+    base: Side, arm: Side, pairings: Sequence[Pairing], step: StepChange
+) -> tuple[Waterfall | None, str]:
+    if base.traces is None or arm.traces is None:
+        return None, base.missing or arm.missing
+    main = pairings[0] if pairings else None
+    if main is None or not main.same_batch:
+        return None, "the sides have no steps of the same batch"
+    ours = _steps_in(base.traces.composition, main.base.rows)
+    theirs = _steps_in(arm.traces.composition, main.arm.rows)
+    found = make_waterfall(ours, theirs, start_ns=step.base_ns, end_ns=step.arm_ns)
+    if found is None:
+        return None, "the traces do not show where their steps end"
+    return found, ""
+
+
+def _steps_in(composition: Composition, rows: frozenset[int]) -> Composition:
+    return composition.take(np.isin(composition.step, np.fromiter(rows, np.int64)))

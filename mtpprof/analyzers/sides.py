@@ -1,0 +1,276 @@
+"""One side of a comparison: an arm of a run, or the traces of a run that somebody else made.
+
+The decision: both are brought into one form, so that everything after this module compares sides and knows nothing of where they
+came from. What a side does not have (timing without a profiler, outputs, the model) is None or empty, and the comparison says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import numpy as np
+
+from mtpprof.analyzers.attribution import Attribution, Options, analyze
+from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.composition import Composition, compose
+from mtpprof.analyzers.discovery import open_traces
+from mtpprof.analyzers.steps import Steps
+from mtpprof.analyzers.strata import Stratum, stratify
+from mtpprof.analyzers.table import MISSING, TraceSet
+from mtpprof.errors import InputError, UsageError
+from mtpprof.models.ledger import Workload
+from mtpprof.models.spec import ModelSpec
+from mtpprof.rundir import (
+    RUN_FILE,
+    ArmRecord,
+    CaseRecord,
+    OutputsRecord,
+    RunDirectory,
+    RunRecord,
+    TimingRecord,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traces:
+    """What the traces of a side say."""
+
+    found: Attribution
+    calls: Calls
+    steps: Steps
+    strata: list[Stratum]
+    composition: Composition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Side:
+    """One side of a comparison."""
+
+    label: str
+    traces: Traces | None
+    missing: str
+    """Why `traces` is None; empty: it is not."""
+    windows: dict[int, tuple[int, ...]]
+    """Per round, the steps without a profiler: of each the slowest rank's time. Empty: none were measured."""
+    repeat: dict[int, tuple[int, ...]]
+    """The same of the baseline's repeat in this side's case; empty: it was not repeated."""
+    baseline: dict[int, tuple[int, ...]]
+    """The same of the baseline of this side's case, which `repeat` is held against."""
+    profiled_ns: tuple[int, ...] = ()
+    outputs: OutputsRecord | None = None
+    enabled: frozenset[str] | None = None
+    """Switches that were on; None: not known."""
+    not_applicable: dict[str, str]
+    spec: ModelSpec | None = None
+    workload: Workload | None = None
+    setting: dict[str, str]
+    """What has to be the same on both sides for times to be comparable; empty: not known."""
+    session: str = ""
+    """Sides of one session were measured in turns and are paired by round."""
+    case: str = ""
+    device: str = ""
+    """`cpu` or `cuda`; empty: not known."""
+    shared_cores: bool | None = None
+    """Whether ranks share CPU cores; None: not known."""
+
+    @property
+    def medians(self) -> dict[int, float]:
+        """The median step of every round."""
+        return {number: float(median(steps)) for number, steps in self.windows.items()}
+
+
+def read_traces(
+    paths: Sequence[Path], spec: ModelSpec | None = None, workload: Workload | None = None
+) -> Traces:
+    """Read and attribute the traces of one capture.
+
+    Args:
+        paths: Files, or directories that hold one run.
+        spec: Model, from which payloads without sizes are derived.
+        workload: Batch of the steps, where the traces do not tell it.
+
+    Raises:
+        InputError: nothing readable there, or several runs.
+    """
+    opened = open_traces(paths)
+    if len(opened) > 1:
+        labels = ", ".join(traces.label for traces in opened)
+        raise InputError(
+            f"{', '.join(map(str, paths))}: holds several runs ({labels}); name the folder of one of them."
+        )
+    return traces_of(opened[0], spec, workload)
+
+
+def traces_of(traces: TraceSet, spec: ModelSpec | None = None, workload: Workload | None = None) -> Traces:
+    """The attribution of a trace set in the form that comparisons take."""
+    found = analyze(traces, Options(model=spec))
+    steps = found.steps if workload is None else _with_batch(found.steps, workload)
+    return Traces(
+        found=found,
+        calls=found.calls,
+        steps=steps,
+        strata=stratify(found.calls, steps),
+        composition=compose(traces, found),
+    )
+
+
+def _with_batch(steps: Steps, workload: Workload) -> Steps:
+    """Steps with the batch of the run where the trace does not tell it."""
+    rows = np.where(steps.rows == MISSING, workload.target_rows, steps.rows).astype(np.int32)
+    sequences = np.where(steps.sequences == MISSING, workload.concurrency, steps.sequences).astype(np.int32)
+    return replace(steps, rows=rows, sequences=sequences)
+
+
+def run_side(
+    directory: RunDirectory, run: RunRecord, case: CaseRecord, arm: ArmRecord, *, traces: bool = True
+) -> Side:
+    """An arm of a run, as far as the run has got.
+
+    Raises:
+        InputError: a damaged file.
+    """
+    spec, workload = spec_of(directory, case), workload_of(case)
+    timing = directory.timing(case.id, arm.name)
+    read: Traces | None = None
+    missing = "the baseline's repeat is timed only"
+    if arm.repeats is None and traces:
+        read, missing = _arm_traces(directory, case, arm, spec, workload)
+    repeat = next((other for other in case.arms if other.repeats is not None), None)
+    cpus = run.machine.get("cpus")
+    return Side(
+        label=arm.name,
+        traces=read,
+        missing=missing,
+        windows=windows_of(timing),
+        repeat=windows_of(directory.timing(case.id, repeat.name)) if repeat else {},
+        baseline=windows_of(directory.timing(case.id, repeat.repeats)) if repeat and repeat.repeats else {},
+        profiled_ns=slowest(timing.profiled_step_ns) if timing else (),
+        outputs=directory.outputs(case.id, arm.name),
+        enabled=frozenset(arm.enabled),
+        not_applicable=case.not_applicable,
+        spec=spec,
+        workload=workload,
+        setting=_setting(run, case, spec),
+        session=run.id,
+        case=case.id,
+        device=run.device,
+        shared_cores=case.tp > cpus if run.device == "cpu" and isinstance(cpus, int) else None,
+    )
+
+
+def trace_side(paths: Sequence[Path], label: str, spec: ModelSpec | None = None) -> Side:
+    """Traces that are not from a run of ours.
+
+    Raises:
+        InputError: nothing readable there, or several runs.
+    """
+    read = read_traces(paths, spec)
+    on_device = bool(read.calls.on_device.any()) if len(read.calls) else False
+    return Side(
+        label=label,
+        traces=read,
+        missing="",
+        windows={},
+        repeat={},
+        baseline={},
+        not_applicable={},
+        spec=spec,
+        setting={},
+        device="cuda" if on_device else "cpu",
+    )
+
+
+def _arm_traces(
+    directory: RunDirectory, case: CaseRecord, arm: ArmRecord, spec: ModelSpec, workload: Workload
+) -> tuple[Traces | None, str]:
+    paths = [directory.trace(case.id, arm.name, rank) for rank in range(case.tp)]
+    absent = [str(rank) for rank, path in enumerate(paths) if not path.is_file()]
+    if absent:
+        return None, f"no trace of rank {', '.join(absent)}"
+    try:
+        return read_traces(paths, spec, workload), ""
+    except InputError as error:
+        return None, str(error)
+
+
+def spec_of(directory: RunDirectory, case: CaseRecord) -> ModelSpec:
+    """The model of a case.
+
+    Raises:
+        InputError: the record is damaged.
+    """
+    try:
+        return msgspec.convert(case.model, ModelSpec)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"{directory.root / RUN_FILE}: the model of case {case.id} is damaged ({error}); run again."
+        ) from error
+
+
+def workload_of(case: CaseRecord) -> Workload:
+    """The workload of a case."""
+    return Workload(
+        concurrency=case.concurrency, draft_tokens=case.draft_tokens, tp=case.tp, dtype=case.dtype
+    )
+
+
+def windows_of(timing: TimingRecord | None) -> dict[int, tuple[int, ...]]:
+    """Per round, the slowest rank's time of every step."""
+    if timing is None:
+        return {}
+    windows = {entry.round: slowest(entry.step_ns) for entry in timing.rounds}
+    return {number: steps for number, steps in sorted(windows.items()) if steps}
+
+
+def slowest(step_ns: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Per step, the time of the rank that took longest: what a user of the model would wait."""
+    return tuple(max(ranks) for ranks in zip(*step_ns, strict=False))
+
+
+def _setting(run: RunRecord, case: CaseRecord, spec: ModelSpec) -> dict[str, str]:
+    return {
+        "model": f"{spec.name} ({spec.scale}, {len(spec.blocks)} blocks, vocabulary {spec.vocab_size})",
+        "TP": str(case.tp),
+        "concurrency": str(case.concurrency),
+        "draft tokens": str(case.draft_tokens),
+        "dtype": case.dtype,
+        "prompt length": str(case.prompt_len),
+        "seed": str(run.seed),
+        "acceptance length asked for": str(run.acceptance_length),
+        "engine": run.engine,
+        "device": run.device,
+        "transport": run.transport,
+        "machine": str(run.machine.get("host", "")),
+    }
+
+
+def find_case(run: RunRecord, name: str) -> CaseRecord:
+    """The case of a run by its id.
+
+    Raises:
+        UsageError: there is none; names those there are.
+    """
+    for case in run.cases:
+        if case.id == name:
+            return case
+    raise UsageError(
+        f"run {run.name} has no case {name!r}; it has {', '.join(case.id for case in run.cases)}."
+    )
+
+
+def find_arm(case: CaseRecord, name: str) -> ArmRecord:
+    """The arm of a case by its name.
+
+    Raises:
+        UsageError: there is none; names those there are.
+    """
+    for arm in case.arms:
+        if arm.name == name:
+            return arm
+    raise UsageError(
+        f"case {case.id} has no arm {name!r}; it has {', '.join(arm.name for arm in case.arms)}."
+    )

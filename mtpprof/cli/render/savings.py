@@ -1,0 +1,261 @@
+"""A difference between two sides as tables of text, at most 100 columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from mtpprof.analyzers.changes import CallForm, Change
+from mtpprof.analyzers.effects import Effect
+from mtpprof.analyzers.engagement import Engaged, Engagement
+from mtpprof.analyzers.sameoutput import SameOutput
+from mtpprof.analyzers.savings import Difference, StepChange
+from mtpprof.analyzers.stats import Claim, Interval, NoiseFloor
+from mtpprof.analyzers.waterfall import REST, Waterfall, drawn
+from mtpprof.cli.output import Table
+from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, percent_text, signed, time_text
+from mtpprof.models.optimizations import FUSED_RESIDUAL_RMSNORM
+
+NOTHING = "-"
+
+
+def savings_table(title: str, differences: Sequence[Difference], notes: Iterable[str] = ()) -> Table:
+    """One row a difference: engaged, calls, bytes, step time, and whether a saving may be claimed."""
+    columns = ("arm", "engaged", "calls", "payload", "wire", "step time", "verdict")
+    return Table(
+        title=title,
+        columns=columns,
+        rows=[_savings_row(difference) for difference in differences],
+        right=frozenset(columns[2:6]),
+        note="\n".join([*_noise_notes(differences), *notes]),
+    )
+
+
+def _savings_row(difference: Difference) -> tuple[str, ...]:
+    return (
+        difference.arm,
+        engaged_text(difference),
+        signed(count_text(difference.calls)),
+        signed(bytes_text(difference.payload_bytes)),
+        signed(bytes_text(difference.wire_bytes)),
+        step_text(difference.step),
+        verdict_text(difference.step),
+    )
+
+
+def _noise_notes(differences: Sequence[Difference]) -> Iterator[str]:
+    step = next((difference.step for difference in differences if difference.step.noise), None)
+    if step is not None and step.noise is not None:
+        yield noise_text(step.noise, step.base_ns)
+    for difference in differences:
+        if difference.step.claim == Claim.UNKNOWN:
+            yield f"{difference.arm}: {difference.step.reason}."
+
+
+def noise_text(noise: NoiseFloor, base_ns: int | None) -> str:
+    """The A/A floor and the minimum detectable effect, as a sentence."""
+    share = f" ({percent_text(noise.detectable / base_ns)} of a step)" if base_ns else ""
+    return (
+        f"A/A: two visits to the unchanged baseline differ by up to {time_text(noise.floor)} in "
+        f"{noise.interval.samples} rounds; a true difference of {time_text(noise.detectable)}{share} would be found "
+        "in 4 of 5 runs."
+    )
+
+
+def engaged_text(difference: Difference) -> str:
+    """Verdicts of the optimizations that were switched on, in few words."""
+    found = {
+        name: difference.engagement[name]
+        for name in difference.optimizations
+        if name in difference.engagement
+    }
+    verdicts = {engagement.verdict for engagement in found.values()}
+    if len(verdicts) == 1:
+        verdict = verdicts.pop()
+        if verdict == Engaged.PARTLY and len(found) == 1:
+            return _partly(next(iter(found.values())))
+        return verdict
+    return ", ".join(f"{name} {engagement.verdict}" for name, engagement in found.items()) or NOTHING
+
+
+def _partly(engagement: Engagement) -> str:
+    return f"PARTLY {engagement.engaged_calls}/{engagement.opportunities}"
+
+
+def partly_notes(difference: Difference) -> Iterator[str]:
+    """The sizes at which an optimization fell back."""
+    for name, engagement in difference.engagement.items():
+        if engagement.verdict != Engaged.PARTLY:
+            continue
+        sizes = [
+            f"{size.engaged_calls} of {size.opportunities} at {size.rows} rows" for size in engagement.by_rows
+        ]
+        yield f"{difference.arm}: {name} engaged partly: {', '.join(sizes) or engagement.reason}."
+
+
+def step_text(step: StepChange) -> str:
+    """`-0.61 ms ±1.18`: the difference with the half width of its interval, in one unit."""
+    if step.difference_ns is None:
+        return UNKNOWN
+    if step.difference is None:
+        return f"{signed(time_text(step.difference_ns))} ±?"
+    return interval_text(step.difference)
+
+
+def interval_text(interval: Interval) -> str:
+    """An estimate and the half width of its interval in the unit of the larger of the two."""
+    size = max(abs(interval.estimate), interval.half_width)
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if size >= scale:
+            value, half = interval.estimate / scale, interval.half_width / scale
+            digits = 2 if size / scale < 10 else 1
+            return f"{value:+.{digits}f} ±{half:.{digits}f} {unit}"
+    return f"{interval.estimate:+.0f} ±{interval.half_width:.0f} ns"
+
+
+def verdict_text(step: StepChange) -> str:
+    """The claim, with its size where one is made, and with the caveat of shared CPU cores."""
+    if step.claim in (Claim.SAVED, Claim.SLOWER) and step.relative is not None:
+        return f"{step.claim} {percent_text(abs(step.relative))}{' (CPU)' if step.shared_cores else ''}"
+    return step.claim
+
+
+def changes_table(title: str, differences: Sequence[Difference]) -> Table:
+    """What became of which collectives, per step and rank; the draft passes taken together."""
+    rows: list[tuple[str, ...]] = []
+    for difference in differences:
+        found = [change for change in merged_drafts(difference.changes) if change.what != "moved"]
+        if found:
+            rows.append((f"{difference.arm}:", "", "", ""))
+            rows += [change_row(change) for change in found]
+    columns = ("calls", "what", "where", "payload")
+    return Table(title=title, columns=columns, rows=rows, right=frozenset({"payload"}))
+
+
+def change_row(change: Change) -> tuple[str, ...]:
+    """Cells of one change: calls with their form, what became of them, site or phase, payload."""
+    return (
+        f"  {count_text(change.calls)} × {change.kind} {form_change(change.before, change.after)}",
+        change.what,
+        ", ".join(change.sites) or change.phase or NOTHING,
+        signed(bytes_text(change.payload_bytes)),
+    )
+
+
+def form_change(before: CallForm | None, after: CallForm | None) -> str:
+    """`[1, 2048] bf16 → [1, 2] fp32`."""
+    if before is None or after is None:
+        form = before or after
+        return form.text if form else ""
+    if before.text == after.text:
+        return f"by {before.implementation} → by {after.implementation}"
+    if before.shape == after.shape and before.shape is not None and after.fused and not before.fused:
+        return f"{before.text} + {short_fused(after.fused)}"
+    return f"{before.text} → {after.text}"
+
+
+def short_fused(fused: str) -> str:
+    """`norm` for the residual add and RMSNorm; other fusions by their name."""
+    return "norm" if fused == FUSED_RESIDUAL_RMSNORM else fused
+
+
+def merged_drafts(found: Iterable[Change]) -> list[Change]:
+    """Changes with the draft passes taken together where they differ in the number of the pass only."""
+    merged: dict[tuple[object, ...], Change] = {}
+    for change in found:
+        phase = "draft" if change.phase.startswith("draft") else change.phase
+        key = (change.what, change.kind, phase, str(change.before), str(change.after))
+        known = merged.get(key)
+        merged[key] = Change(
+            what=change.what,
+            kind=change.kind,
+            phase=phase,
+            calls=change.calls + (known.calls if known else 0),
+            before=change.before,
+            after=change.after,
+            sites=sorted({*change.sites, *(known.sites if known else ())}),
+            net_calls=change.net_calls + (known.net_calls if known else 0),
+            payload_bytes=_plus(change.payload_bytes, known.payload_bytes if known else 0),
+            wire_bytes=_plus(change.wire_bytes, known.wire_bytes if known else 0),
+            time_ns=_plus(change.time_ns, known.time_ns if known else 0),
+        )
+    return list(merged.values())
+
+
+def _plus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
+
+
+def waterfall_table(title: str, differences: Sequence[Difference]) -> Table:
+    """Baseline step, change of every part, step of the arm: a column an arm."""
+    falls = [(difference.arm, difference.waterfall) for difference in differences if difference.waterfall]
+    if not falls:
+        reasons = [f"{one.arm}: {one.no_waterfall}." for one in differences if one.no_waterfall]
+        return Table(title=title, columns=("part",), rows=[], note=" ".join(reasons))
+    base = falls[0][1]
+    columns = ("part", differences[0].base, *(name for name, _ in falls))
+    rows = [
+        ("step before", time_text(base.start_ns), *(time_text(fall.start_ns) for _, fall in falls)),
+        *_part_rows([fall for _, fall in falls]),
+        ("step after", "", *(time_text(fall.end_ns) for _, fall in falls)),
+    ]
+    return Table(
+        title=title,
+        columns=columns,
+        rows=rows,
+        right=frozenset(columns[1:]),
+        note=_rest_note(base),
+    )
+
+
+def _part_rows(falls: Sequence[Waterfall]) -> Iterator[tuple[str, ...]]:
+    names = dict.fromkeys(part.name for fall in falls for part in fall.parts)
+    for name in names:
+        base = next(part.base_ns for fall in falls for part in fall.parts if part.name == name)
+        deltas = [next((part.delta_ns for part in fall.parts if part.name == name), 0) for fall in falls]
+        yield name, time_text(base), *(signed(time_text(delta)) for delta in deltas)
+    yield REST, "", *(signed(time_text(drawn(fall)[-1].delta_ns)) for fall in falls)
+
+
+def _rest_note(fall: Waterfall) -> str:
+    profiled = sum(part.base_ns for part in fall.parts)
+    if fall.start_ns == profiled:
+        return ""
+    return (
+        f"Parts are means of profiled steps ({time_text(profiled)} in the baseline); steps before and after are measured "
+        f"without a profiler. What the parts do not explain is {REST}."
+    )
+
+
+def effects_table(title: str, effects: Sequence[Effect]) -> Table:
+    """Main effects and interactions of a factorial design."""
+    columns = ("effect of", "calls", "payload", "wire", "step time", "verdict")
+    rows = [
+        (
+            " × ".join(effect.optimizations),
+            signed(count_text(effect.calls)),
+            signed(bytes_text(effect.payload_bytes)),
+            signed(bytes_text(effect.wire_bytes)),
+            interval_text(effect.step) if effect.step else UNKNOWN,
+            effect.claim,
+        )
+        for effect in effects
+    ]
+    return Table(
+        title=title,
+        columns=columns,
+        rows=rows,
+        right=frozenset(columns[1:5]),
+        note="A × B: what both together change beyond the sum of each alone." if rows else "",
+    )
+
+
+def output_text(output: SameOutput | None) -> str:
+    """Agreement of tokens in few words."""
+    if output is None:
+        return UNKNOWN
+    if output.same:
+        return "same (weak)" if output.weak else "same"
+    if output.first_difference is None:
+        return UNKNOWN
+    sequence, position = output.first_difference
+    return f"{output.diverging} of {output.sequences} sequences differ, first at token {position} of sequence {sequence}"
