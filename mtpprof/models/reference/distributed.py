@@ -1,12 +1,13 @@
 """Collectives through `torch.distributed`: gloo on CPU and across hosts, NCCL on CUDA.
 
-On CUDA the fused all-reduce + residual + RMSNorm is FlashInfer's where it can be imported and takes the tensor; otherwise there is
-none, the caller falls back to separate kernels and the trace says so. NCCL and FlashInfer paths: not run on a GPU.
+On CUDA the all-reduce + residual + RMSNorm is FlashInfer's single kernel where it can be imported and takes the tensor; else torch's
+symmetric memory (a one-shot all-reduce that reads the peers' buffers) followed by one fused norm; where neither applies there is none,
+the caller falls back to separate kernels and the trace says so. All CUDA paths: not run on a GPU.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -58,7 +59,7 @@ class GlooBackend:
 
 
 class NcclBackend:
-    """`Backend` over an NCCL process group, with FlashInfer's fused kernel where it applies. Not run on a GPU."""
+    """`Backend` over an NCCL process group, with a fused form where one applies. Not run on a GPU."""
 
     def __init__(
         self, group: dist.ProcessGroup, *, max_rows: int, hidden_size: int, dtype: torch.dtype
@@ -66,7 +67,7 @@ class NcclBackend:
         self.group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
-        self._fusion = _FlashInferFusion.create(group, max_rows, hidden_size, dtype)
+        self._fusion = _common_fusion(group, max_rows, hidden_size, dtype)
 
     def implementation(self, kind: Kind, tensor: Tensor) -> str:
         """See `Backend`."""
@@ -87,7 +88,7 @@ class NcclBackend:
     def fused_norm_implementation(self, tensor: Tensor) -> str | None:
         """See `Backend`."""
         if self._fusion is not None and self._fusion.accepts(tensor):
-            return "flashinfer_fused"
+            return self._fusion.name
         return None
 
     def all_reduce_residual_norm(
@@ -104,8 +105,74 @@ class NcclBackend:
             self._fusion = None
 
 
+class _Fusion(Protocol):
+    """All-reduce + residual + RMSNorm on CUDA."""
+
+    name: str
+
+    def accepts(self, tensor: Tensor) -> bool: ...
+
+    def __call__(
+        self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def close(self) -> None: ...
+
+
+def _common_fusion(
+    group: dist.ProcessGroup, max_rows: int, hidden_size: int, dtype: torch.dtype
+) -> _Fusion | None:
+    """The first fusion that every rank could set up: ranks that chose differently would deadlock."""
+    for create in (_FlashInferFusion.create, _SymmetricMemoryFusion.create):
+        built = create(group, max_rows, hidden_size, dtype)
+        everywhere = torch.tensor(int(built is not None), device="cuda")
+        dist.all_reduce(everywhere, op=dist.ReduceOp.MIN, group=group)
+        if built is not None and int(everywhere):
+            return built
+        if built is not None:
+            built.close()
+    return None
+
+
+class _SymmetricMemoryFusion:
+    """`symm_mem::one_shot_all_reduce` from a buffer that all ranks have mapped, then residual add and one fused norm kernel."""
+
+    name = "symm_mem_oneshot+rms_norm"
+
+    def __init__(self, buffer: Tensor, group_name: str) -> None:
+        self._buffer = buffer
+        self._group_name = group_name
+
+    @classmethod
+    def create(
+        cls, group: dist.ProcessGroup, max_rows: int, hidden_size: int, dtype: torch.dtype
+    ) -> _SymmetricMemoryFusion | None:
+        try:
+            import torch.distributed._symmetric_memory as symm_mem
+
+            buffer = symm_mem.empty(max_rows, hidden_size, dtype=dtype, device=torch.device("cuda"))
+            symm_mem.rendezvous(buffer, group.group_name)
+        except (ImportError, RuntimeError):  # no peer access between the devices, or a torch without it
+            return None
+        return cls(buffer, group.group_name)
+
+    def accepts(self, tensor: Tensor) -> bool:
+        rows, width = self._buffer.shape
+        return tensor.dim() == 2 and tensor.shape[0] <= rows and tensor.shape[1] == width
+
+    def __call__(self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        mine = self._buffer[: tensor.shape[0]].copy_(tensor)
+        new_residual = torch.ops.symm_mem.one_shot_all_reduce(mine, "sum", self._group_name) + residual
+        return torch.nn.functional.rms_norm(new_residual, weight.shape, weight, eps), new_residual
+
+    def close(self) -> None:
+        self._buffer = torch.empty(0)
+
+
 class _FlashInferFusion:
     """FlashInfer's all-reduce + residual + RMSNorm (`flashinfer.comm.allreduce_fusion`) and its workspace."""
+
+    name = "flashinfer_fused"
 
     def __init__(self, comm: Any, workspace: Any, max_rows: int, hidden_size: int, size: int) -> None:
         self._comm = comm
@@ -116,19 +183,6 @@ class _FlashInferFusion:
 
     @classmethod
     def create(
-        cls, group: dist.ProcessGroup, max_rows: int, hidden_size: int, dtype: torch.dtype
-    ) -> _FlashInferFusion | None:
-        """The fusion, or None unless every rank could set it up: ranks that chose differently would deadlock."""
-        built = cls._try_create(group, max_rows, hidden_size, dtype)
-        everywhere = torch.tensor(int(built is not None), device="cuda")
-        dist.all_reduce(everywhere, op=dist.ReduceOp.MIN, group=group)
-        if built is not None and not int(everywhere):
-            built.close()
-            return None
-        return built
-
-    @classmethod
-    def _try_create(
         cls, group: dist.ProcessGroup, max_rows: int, hidden_size: int, dtype: torch.dtype
     ) -> _FlashInferFusion | None:
         if dtype not in (torch.bfloat16, torch.float16):
