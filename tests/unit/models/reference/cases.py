@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
 import torch
@@ -19,7 +20,7 @@ from mtpprof.models.reference.weights import Weights
 from mtpprof.models.spec import ModelSpec, Scale
 from tests.unit.models.reference.thread_ranks import solo
 
-VOCAB = 1024
+HIDDEN, VOCAB = 96, 512
 SEQUENCES, PROMPT_LEN = 3, 14
 
 ALL = sorted(PRESETS)
@@ -30,8 +31,21 @@ LATENT = [name for name in ALL if (moe := PRESETS[name].moe) and moe.latent_size
 
 
 def tiny(name: str, vocab: int = VOCAB) -> ModelSpec:
-    """A preset at tiny scale with a small vocabulary."""
-    return load_preset(name, Scale.TINY, vocab=vocab)
+    """A preset at tiny scale, and narrower still: tests check functions, not sizes, and run each model many times."""
+    spec = load_preset(name, Scale.TINY, vocab=vocab)
+    moe = spec.moe
+    assert moe is not None, "every preset is a mixture of experts"
+    return replace(
+        spec,
+        hidden_size=HIDDEN,
+        dense_intermediate_size=64 if spec.dense_intermediate_size else 0,
+        moe=replace(
+            moe,
+            intermediate_size=32,
+            shared_intermediate_size=40,
+            latent_size=moe.latent_size and moe.latent_size * HIDDEN // spec.hidden_size,
+        ),
+    )
 
 
 def default_draft_tokens(spec: ModelSpec) -> int:

@@ -14,7 +14,7 @@ from mtpprof.models.reference.block import Cache
 from mtpprof.models.reference.layers import activate
 from mtpprof.models.reference.moe import MoeBlock, route
 from mtpprof.models.spec import Activation, MoeSpec
-from tests.unit.models.reference.cases import context, noise, rows_at, tiny
+from tests.unit.models.reference.cases import HIDDEN, context, noise, rows_at, tiny
 
 
 def moe_spec(**changes: int | float) -> MoeSpec:
@@ -79,13 +79,13 @@ def block_written_out(block: MoeBlock, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", ["deepseek-v3.2", "nemotron-3-nano", "nemotron-3-super", "kimi-k3"])
 def test_all_experts_side_by_side_are_the_selected_ones(name: str) -> None:
     block = MoeBlock(context(tiny(name)), "layers.0")
-    x = noise(7, 256)
+    x = noise(7, HIDDEN)
     torch.testing.assert_close(block(x, rows_at(0, 7, 1), Cache()), block_written_out(block, x))
 
 
 def test_many_rows_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     block = MoeBlock(context(tiny("deepseek-v3.2")), "layers.0")
-    x, rows = noise(7, 256), rows_at(0, 7, 1)
+    x, rows = noise(7, HIDDEN), rows_at(0, 7, 1)
     whole = block(x, rows, Cache())
     monkeypatch.setattr(moe_module, "ROWS_AT_ONCE", 3)
     torch.testing.assert_close(block(x, rows, Cache()), whole)
@@ -95,7 +95,7 @@ def test_bias_is_added_once() -> None:
     spec = tiny("nemotron-3-super")
     assert spec.moe is not None
     block = MoeBlock(context(replace(spec, moe=replace(spec.moe, latent_bias=True))), "layers.0")
-    x = noise(7, 256)
+    x = noise(7, HIDDEN)
     with_bias = block(x, rows_at(0, 7, 1), Cache())
     bias, block.latent_bias = block.latent_bias, None
     assert bias is not None

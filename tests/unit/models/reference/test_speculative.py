@@ -18,6 +18,7 @@ from tests.unit.models.reference.cases import (
     PROMPT_LEN,
     SEQUENCES,
     STRUCTURES,
+    VOCAB,
     all_arms,
     build,
     default_draft_tokens,
@@ -48,7 +49,7 @@ def agree(one: Tokens, other: Tokens) -> bool:
     return all(a[: len(b)] == b[: len(a)] for a, b in zip(one, other, strict=True))
 
 
-def plain(name: str, steps: int, dtype: torch.dtype = torch.float64, vocab: int = 1024) -> Tokens:
+def plain(name: str, steps: int, dtype: torch.dtype = torch.float64, vocab: int = VOCAB) -> Tokens:
     """Plain decoding on one rank: what every other way must give."""
     session = DecodeSession(
         build(tiny(name, vocab), solo(), dtype), prompts(vocab), draft_tokens=0, max_steps=steps
