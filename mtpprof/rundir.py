@@ -100,6 +100,20 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """Why a run is `failed` or `interrupted`."""
 
 
+class EngineMetrics(Record, frozen=True, kw_only=True):
+    """What the engine's own counters say of a window; None: it has no such counter, or observed nothing."""
+
+    steps: int
+    """Steps that the counters cover: the window's, and what closes it."""
+    generation_tokens: int | None = None
+    drafts: int | None = None
+    """Times that a sequence was drafted for."""
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
+    inter_token_ns: float | None = None
+    """Mean time between two outputs of a sequence; with speculation an output is all tokens of a step."""
+
+
 class RoundTiming(Record, frozen=True, kw_only=True):
     """One timed window of an arm, without profiler."""
 
@@ -108,6 +122,7 @@ class RoundTiming(Record, frozen=True, kw_only=True):
     """Place of this visit in the order of all visits of its case."""
     step_ns: list[list[int]]
     """Duration of each step, `[rank][step]`."""
+    metrics: EngineMetrics | None = None
 
 
 class TimingRecord(Record, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from mtpprof.rundir import CaseRecord, RunDirectory, RunRecord
+from mtpprof.rundir import CaseRecord, EngineMetrics, RunDirectory, RunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,8 @@ class Window:
     """`[rank][step]`."""
     tokens: list[list[int]]
     accepted: list[list[int]]
+    metrics: EngineMetrics | None = None
+    """What the engine's own counters say of the window."""
 
 
 class Session(Protocol):

@@ -77,6 +77,8 @@ class VllmEngine:
         environment = dict(os.environ)
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         environment["VLLM_NO_USAGE_STATS"] = "1"
+        # Workers do not end by themselves before vLLM's SIGTERM; they hold nothing that waiting would save.
+        environment.setdefault("VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS", "1")
         if all(not self._given_model(run, case) for case in run.cases):
             environment["HF_HUB_OFFLINE"] = "1"
         if run.device == "cpu":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 import sys
 import threading
@@ -143,6 +144,8 @@ def log_tail(path: Path) -> str:
     return lines[-1][:300] if lines else "nothing"
 
 
+MILD = re.compile(r"\b(WARNING|INFO|DEBUG) \d\d-\d\d ")
+"""Lines of vLLM's log that are no errors, whatever they quote."""
 POINTERS = ("root cause", "See root", "Engine core init", "cancelled", "EngineDeadError")
 """Words of exceptions that only point at another one."""
 
@@ -150,6 +153,8 @@ POINTERS = ("root cause", "See root", "Engine core init", "cancelled", "EngineDe
 def root_cause(path: Path) -> str | None:
     """The last exception that a log tells of which is one of its own; None: it tells of none."""
     for line in reversed(_tail(path).splitlines()):
+        if MILD.search(line):
+            continue
         text = (line.partition("] ")[2] if "] " in line else line).strip()
         name, colon, _ = text.partition(": ")
         name = name.rpartition(".")[2]

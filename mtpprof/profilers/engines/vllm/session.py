@@ -16,6 +16,7 @@ from mtpprof.errors import RunError
 from mtpprof.profilers.engines.base import Window
 from mtpprof.profilers.engines.vllm import traces
 from mtpprof.profilers.engines.vllm.arguments import CLOSING_STEPS, PROFILER_START_STEPS, tokens_per_window
+from mtpprof.profilers.engines.vllm.metrics import Snapshot
 from mtpprof.profilers.sizes import spec_of
 from mtpprof.rundir import CaseRecord, RunRecord
 
@@ -54,12 +55,16 @@ class EngineSession:
     def time_window(self, enabled: frozenset[str], *, warmup: int, steps: int) -> Window:
         """See `Session`."""
         with self._batch(enabled, warmup) as batch:
+            before = Snapshot.of(self._llm.get_metrics())
             self._rpc("mtpprof_begin", steps, False, 0)
             progress = batch.steps(steps)
             batch.steps(CLOSING_STEPS)
             step_ns: list[list[int]] = self._rpc("mtpprof_end")
+            # Not before the closing step: taking it would be charged to the window's last one.
+            after = Snapshot.of(self._llm.get_metrics())
+        metrics = after.since(before, steps + CLOSING_STEPS)
         self._check(step_ns, steps)
-        return Window(step_ns=step_ns, tokens=progress.tokens, accepted=progress.accepted)
+        return Window(step_ns=step_ns, tokens=progress.tokens, accepted=progress.accepted, metrics=metrics)
 
     def profile_window(
         self, enabled: frozenset[str], *, warmup: int, steps: int, folder: Path
@@ -67,8 +72,8 @@ class EngineSession:
         """See `Session`."""
         prefix = f"mtpprof-{self._run.id}-{self._windows}"
         with self._batch(enabled, warmup) as batch:
-            self._rpc("mtpprof_begin", steps, True, PROFILER_START_STEPS)
             self._engine.start_profile(prefix)
+            self._rpc("mtpprof_begin", steps, True, PROFILER_START_STEPS)
             batch.steps(PROFILER_START_STEPS + steps + CLOSING_STEPS)
             step_ns: list[list[int]] = self._rpc("mtpprof_end")
             self._alive("stopping the profiler")

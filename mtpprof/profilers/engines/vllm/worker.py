@@ -79,7 +79,14 @@ class WorkerCommands:
         return sorted(APPLIED.enabled)
 
     def mtpprof_begin(self, steps: int, record: bool, skip: int) -> None:
-        """Watch the coming steps; see `Tracker.begin`."""
+        """Watch the coming steps; see `Tracker.begin`.
+
+        Recorded windows come after vLLM has started its profiler, which on the CPU ends with a table of all operators: it takes many
+        times as long as the trace and nobody reads it here.
+        """
+        profiler: Any = getattr(self, "profiler", None)
+        if record and hasattr(profiler, "dump_cpu_time_total"):
+            profiler.dump_cpu_time_total = False
         TRACKER.begin(steps, record=record, skip=skip)
 
     def mtpprof_end(self) -> list[int]:
