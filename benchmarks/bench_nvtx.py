@@ -101,7 +101,7 @@ def native(folder: Path) -> list[str]:
     built = folder / "program"
     subprocess.run(
         [
-            find_compiler(),
+            *find_compiler(),
             "-std=c11",
             "-O2",
             "-pthread",

@@ -30,7 +30,7 @@ SOURCE = Path(__file__).with_name("nvtx_program.c")
 
 
 @pytest.fixture(scope="module")
-def tools() -> tuple[str, Path]:
+def tools() -> tuple[list[str], Path]:
     try:
         return find_compiler(), include_directory()
     except MissingEnvironmentError as error:
@@ -38,17 +38,17 @@ def tools() -> tuple[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def library(tools: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(tools: tuple[list[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return injection_library(cache=tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")
-def program(tools: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tools: tuple[list[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler, include = tools
     built = tmp_path_factory.mktemp("program") / "nvtx_program"
     strict = ["-std=c11", "-O2", "-pthread", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(
-        [compiler, *strict, "-isystem", str(include), "-o", str(built), str(SOURCE), "-ldl"], check=True
+        [*compiler, *strict, "-isystem", str(include), "-o", str(built), str(SOURCE), "-ldl"], check=True
     )
     return built
 
@@ -366,7 +366,7 @@ SANITIZED = ("every-call", "crossing", "forks", "payloads", "nccl 50", "threads 
 
 @pytest.fixture(scope="module", params=["address,undefined", "thread"])
 def sanitized(
-    request: pytest.FixtureRequest, tools: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tools: tuple[list[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Path, Path]]:
     """The library and the program under a sanitizer."""
     compiler, include = tools
@@ -377,9 +377,9 @@ def sanitized(
         ["-fPIC", "-shared", "-fvisibility=hidden", "-o", str(folder / "library.so"), str(LIBRARY_SOURCE)],
         ["-o", str(folder / "program"), str(SOURCE), "-ldl"],
     ):
-        done = subprocess.run([compiler, *common, *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run([*compiler, *common, *arguments], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            pytest.skip(f"{compiler} has no -fsanitize={request.param} here: {done.stderr[:200]}")
+            pytest.skip(f"{compiler[0]} has no -fsanitize={request.param} here: {done.stderr[:200]}")
     yield folder / "library.so", folder / "program"
     shutil.rmtree(folder)
 
@@ -431,3 +431,21 @@ def test_our_own_ranges_are_in_nvtx_and_in_the_torch_trace_once_each(
     assert low <= high
     assert joined.residual_ns is not None
     assert joined.residual_ns < 1_000_000
+
+
+TORCH = """
+import sys, torch
+try:
+    torch.cuda.nvtx.range_push("pushed")
+except RuntimeError:
+    sys.exit(3)
+torch.cuda.nvtx.mark("marked")
+torch.cuda.nvtx.range_pop()
+"""
+
+
+def test_torchs_own_nvtx_functions_are_recorded_where_it_has_them(record: Recorder) -> None:
+    done = subprocess.run([sys.executable, "-c", TORCH], env=record.environment, check=False)
+    if done.returncode == 3:
+        pytest.skip("this build of torch has no NVTX functions (CPU)")
+    assert set(names(record.only())) == {"pushed", "marked"}

@@ -284,7 +284,7 @@ def _problems(
     if raw.dropped_events:
         yield problem(
             Verdict.DROPPED_EVENTS,
-            f"{raw.dropped_events} events were not recorded; the file reached its limit or the disk was full.",
+            f"{raw.dropped_events} events were not recorded; the file reached its limit or could not grow.",
             raw.dropped_events,
         )
     if not len(raw.events):

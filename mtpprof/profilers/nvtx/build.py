@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -54,18 +55,18 @@ def default_cache() -> Path:
     return (root if root.is_absolute() else Path.home() / ".cache") / "mtpprof" / "nvtx"
 
 
-def find_compiler() -> str:
-    """The C compiler: `CC` where it is set, else the first of cc, gcc, clang.
+def find_compiler() -> list[str]:
+    """The C compiler as the head of a command: `CC` where it is set, with its options, else the first of cc, gcc, clang.
 
     Raises:
         MissingEnvironmentError: there is none.
     """
-    chosen = os.environ.get("CC", "").strip()
-    for name in (chosen,) if chosen else COMPILERS:
-        found = shutil.which(name)
+    chosen = shlex.split(os.environ.get("CC", ""))
+    for words in [chosen] if chosen else [[name] for name in COMPILERS]:
+        found = shutil.which(words[0])
         if found:
-            return found
-    looked_for = chosen if chosen else ", ".join(COMPILERS)
+            return [found, *words[1:]]
+    looked_for = chosen[0] if chosen else ", ".join(COMPILERS)
     raise MissingEnvironmentError(
         f"NVTX capture needs a C compiler to build its library and none was found ({looked_for}); "
         f"install one (Debian: apt-get install gcc) or capture without nvtx."
@@ -105,7 +106,7 @@ def _key(include: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _compile(compiler: str, include: Path, library: Path) -> None:
+def _compile(compiler: list[str], include: Path, library: Path) -> None:
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
         scratch = tempfile.TemporaryDirectory(dir=library.parent)
@@ -117,8 +118,8 @@ def _compile(compiler: str, include: Path, library: Path) -> None:
     with scratch as folder:
         built = Path(folder) / library.name
         _run(
-            [compiler, *FLAGS, "-isystem", str(include), "-o", str(built), str(SOURCE)],
-            what=f"{compiler} could not build NVTX's capture library",
+            [*compiler, *FLAGS, "-isystem", str(include), "-o", str(built), str(SOURCE)],
+            what=f"{compiler[0]} could not build the NVTX capture library",
         )
         # A library that cannot be loaded would be ignored by NVTX without a word.
         _run(
@@ -128,7 +129,7 @@ def _compile(compiler: str, include: Path, library: Path) -> None:
                 "import ctypes, sys; ctypes.CDLL(sys.argv[1]).InitializeInjectionNvtx2",
                 str(built),
             ],
-            what=f"the NVTX capture library that {compiler} built cannot be loaded",
+            what=f"the NVTX capture library that {compiler[0]} built cannot be loaded",
         )
         built.replace(library)
 

@@ -33,7 +33,7 @@ def capture_environment(
 
     Args:
         directory: Existing folder; one file per process is written there, named after rank and process id.
-        rank: Rank of the process; None: taken from `RANK` in the process, where it is set.
+        rank: Rank of the process; None: what `MTPPROF_NVTX_RANK`, else `RANK`, holds when it first calls NVTX.
         max_bytes: Size limit of each file; None: 1 GiB.
         library: The injection library; None: the one in the cache, built if need be.
         inherited: Environment that the variables will be added to.

@@ -35,9 +35,15 @@ def test_without_a_compiler_the_message_says_what_to_install(monkeypatch: pytest
         MissingEnvironmentError, match=r"needs a C compiler.*cc, gcc, clang.*apt-get install gcc"
     ):
         build.find_compiler()
-    monkeypatch.setenv("CC", "mycc")
+    monkeypatch.setenv("CC", "mycc -m64")
     with pytest.raises(MissingEnvironmentError, match="mycc"):
         build.find_compiler()
+
+
+def test_the_compiler_may_have_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = fake_compiler(tmp_path, "exit 0")
+    monkeypatch.setenv("CC", f"{compiler} -m64")
+    assert build.find_compiler() == [compiler, "-m64"]
 
 
 def test_without_headers_the_message_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
