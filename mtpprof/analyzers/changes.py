@@ -131,11 +131,15 @@ def _sizeless(pairing: Pairing) -> frozenset[tuple[str, str]]:
 
 
 def _without_sizes(stratum: Stratum, sizeless: frozenset[tuple[str, str]]) -> Stratum:
-    """The stratum with shape and dtype of the calls of some kinds and phases taken away."""
+    """The stratum with shape, dtype and site of the calls of some kinds and phases taken away.
+
+    The site goes too: a trace that does not name sites has them by the order of its calls, which differs with the batch.
+    """
     sums: dict[Form, list[Sum]] = {}
     for form, found in stratum.forms.items():
-        bare = (form.kind, form.phase) in sizeless
-        sums.setdefault(form._replace(shape="", dtype="") if bare else form, []).append(found)
+        if (form.kind, form.phase) in sizeless:
+            form = form._replace(shape="", dtype="", site="")
+        sums.setdefault(form, []).append(found)
     return replace(stratum, forms={form: added(parts) for form, parts in sums.items()})
 
 

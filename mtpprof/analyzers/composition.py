@@ -65,6 +65,9 @@ CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 """Kernels and operations that an optimization of communication brings or takes along, by name; the first match decides."""
 
+COUNTED = (NORM, COPY, ARGMAX, COMPUTE)
+"""Parts whose kernels are counted as well: an optimization may take away a kernel that hid behind another."""
+
 _ON_DEVICE = (COMPUTE, NORM, ARGMAX, COPY, FUSED, TRANSFER, UNSPLIT, WAIT)
 _ON_CPU = (FUSED, TRANSFER, UNSPLIT, WAIT, ARGMAX, NORM, COPY, COMPUTE)
 
@@ -79,6 +82,8 @@ class Composition:
     length_ns: I64
     parts_ns: dict[str, I64]
     """By part of `PARTS`; they add up to `length_ns`."""
+    kernels: dict[str, I64]
+    """Kernels, copies and fills that started in the step, by part of `COUNTED`; all 0 for ranks without a device."""
     left_out: int
     """Steps without an end in the trace, or with an artefact of the start of profiling."""
 
@@ -89,6 +94,7 @@ class Composition:
             step=self.step[keep],
             length_ns=self.length_ns[keep],
             parts_ns={name: values[keep] for name, values in self.parts_ns.items()},
+            kernels={name: values[keep] for name, values in self.kernels.items()},
             left_out=self.left_out,
         )
 
@@ -109,20 +115,25 @@ def compose(traces: TraceSet, found: Attribution) -> Composition:
     usable[disturbed[disturbed != MISSING]] = False
     rows = np.flatnonzero(usable)
     columns: dict[str, list[I64]] = {name: [] for name in PARTS}
+    counts: dict[str, list[I64]] = {name: [] for name in COUNTED}
     lengths: list[I64] = []
     for index, table in enumerate(traces.tables):
         mine = rows[steps.table[rows] == index]
         base = table.meta.base_time_ns or 0
         start, end = steps.start_ns[mine] - base, steps.end_ns[mine] - base
-        parts = _partition(table, calls.take(calls.table == index), start, end)
+        layers = _layers(table, calls.take(calls.table == index))
+        parts = _partition(layers, start, end)
         lengths.append(end - start)
         for name in PARTS:
             columns[name].append(parts[name])
+        for name in COUNTED:
+            counts[name].append(_started(layers, name, start, end))
     return Composition(
         table=steps.table[rows].astype(np.int64),
         step=rows.astype(np.int64),
         length_ns=_joined(lengths),
         parts_ns={name: _joined(pieces) for name, pieces in columns.items()},
+        kernels={name: _joined(pieces) for name, pieces in counts.items()},
         left_out=len(steps) - len(rows),
     )
 
@@ -131,24 +142,44 @@ def _joined(pieces: list[I64]) -> I64:
     return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
 
-def _partition(table: EventTable, calls: Calls, start: I64, end: I64) -> dict[str, I64]:
-    """Nanoseconds of each part in each of the steps `[start, end)` of one table."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Layers:
+    """What ran on one rank, by part: starts and ends."""
+
+    on_device: bool
+    intervals: dict[str, list[tuple[I64, I64]]]
+
+
+def _layers(table: EventTable, calls: Calls) -> _Layers:
     on_device = bool(calls.on_device.any()) if len(calls) else table.count(Category.KERNEL) > 0
-    layers: dict[str, list[tuple[I64, I64]]] = {name: [] for name in PARTS}
+    layers = _Layers(on_device=on_device, intervals={name: [] for name in PARTS})
     for name, first, last in (*_collectives(table, calls), *_work(table, calls, on_device)):
-        layers[name].append((first, last))
+        layers.intervals[name].append((first, last))
+    return layers
+
+
+def _partition(layers: _Layers, start: I64, end: I64) -> dict[str, I64]:
+    """Nanoseconds of each part in each of the steps `[start, end)` of one rank."""
     parts = {name: np.zeros(len(start), np.int64) for name in PARTS}
     seen: list[tuple[I64, I64]] = []
     covered = np.zeros(len(start), np.int64)
-    for name in _ON_DEVICE if on_device else _ON_CPU:
-        if not layers[name]:
+    for name in _ON_DEVICE if layers.on_device else _ON_CPU:
+        if not layers.intervals[name]:
             continue
-        seen += layers[name]
+        seen += layers.intervals[name]
         first, last = (np.concatenate([piece[side] for piece in seen]) for side in (0, 1))
         now = coverage(first, last).within(start, end)
         parts[name], covered = now - covered, now
     parts[IDLE] = (end - start) - covered
     return parts
+
+
+def _started(layers: _Layers, name: str, start: I64, end: I64) -> I64:
+    """How many kernels of a part started in each step."""
+    if not layers.on_device or not layers.intervals[name]:
+        return np.zeros(len(start), np.int64)
+    starts = np.sort(np.concatenate([first for first, _ in layers.intervals[name]]))
+    return (np.searchsorted(starts, end) - np.searchsorted(starts, start)).astype(np.int64)
 
 
 def _collectives(table: EventTable, calls: Calls) -> Iterator[tuple[str, I64, I64]]:

@@ -13,7 +13,7 @@ from statistics import fmean, median
 import numpy as np
 
 from mtpprof.analyzers.changes import Change, changes
-from mtpprof.analyzers.composition import Composition
+from mtpprof.analyzers.composition import COUNTED, Composition
 from mtpprof.analyzers.engagement import (
     Engaged,
     Engagement,
@@ -74,6 +74,14 @@ class StepChange(Record, frozen=True, kw_only=True):
         return None if difference is None or not self.base_ns else difference / self.base_ns
 
 
+class KernelCount(Record, frozen=True, kw_only=True):
+    """Kernels of one part of a step, per step and rank."""
+
+    part: str
+    base: float
+    arm: float
+
+
 class StratumDifference(Record, frozen=True, kw_only=True):
     """Steps of one batch on both sides, per step and rank."""
 
@@ -86,6 +94,8 @@ class StratumDifference(Record, frozen=True, kw_only=True):
     base: Totals
     arm: Totals
     changes: list[Change]
+    kernels: list[KernelCount]
+    """Kernels of other kinds whose number changed; empty for captures without a device."""
     notes: list[str]
 
 
@@ -129,7 +139,7 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
     if base.traces is not None and arm.traces is not None:
         pairings, alone = pair(_comparable(base, arm, base.traces), arm.traces.strata)
         caveats += [f"{sentence}." for sentence in alone]
-    strata = [_stratum_difference(pairing) for pairing in pairings]
+    strata = [_stratum_difference(base, arm, pairing) for pairing in pairings]
     caveats += _trace_caveats(base, arm, strata)
     step = step_change(base, arm, confidence)
     waterfall, reason = _waterfall(base, arm, pairings, step)
@@ -219,7 +229,7 @@ def _acceptance_caveats(ours: Acceptance | None, theirs: Acceptance | None) -> I
         yield f"{text}, beyond their intervals: the sides do different work per token, so compare per step only."
 
 
-def _stratum_difference(pairing: Pairing) -> StratumDifference:
+def _stratum_difference(base: Side, arm: Side, pairing: Pairing) -> StratumDifference:
     notes = []
     if pairing.same_batch and (pairing.base.uneven or pairing.arm.uneven):
         notes.append("not every rank and step issues the same collectives; figures are means")
@@ -232,8 +242,23 @@ def _stratum_difference(pairing: Pairing) -> StratumDifference:
         base=stratum_totals(pairing.base),
         arm=stratum_totals(pairing.arm),
         changes=changes(pairing),
+        kernels=_kernel_counts(base, arm, pairing),
         notes=notes,
     )
+
+
+def _kernel_counts(base: Side, arm: Side, pairing: Pairing) -> list[KernelCount]:
+    if base.traces is None or arm.traces is None:
+        return []
+    ours = _steps_in(base.traces.composition, pairing.base.rows)
+    theirs = _steps_in(arm.traces.composition, pairing.arm.rows)
+    if not len(ours) or not len(theirs):
+        return []
+    counts = [
+        KernelCount(part=name, base=float(ours.kernels[name].mean()), arm=float(theirs.kernels[name].mean()))
+        for name in COUNTED
+    ]
+    return [count for count in counts if count.base != count.arm]
 
 
 def stratum_totals(stratum: Stratum) -> Totals:
@@ -266,7 +291,7 @@ def _engagement(base: Side, arm: Side, pairings: Sequence[Pairing]) -> dict[str,
             )
         elif arm.traces is None:
             found[name] = withheld_engagement(Engaged.UNKNOWN, arm.missing, requested=requested)
-        elif any(map(has_sites, arm.traces.strata)):
+        elif arm.workload is not None and any(map(has_sites, arm.traces.strata)):
             found[name] = engagement_of(observed_entries(arm.traces.calls), name, requested=requested)
         elif pairings:
             main = pairings[0]

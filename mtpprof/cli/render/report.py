@@ -17,7 +17,8 @@ from mtpprof.cli.render.savings import (
     output_text,
     partly_notes,
     savings_table,
-    waterfall_table,
+    saviour_text,
+    waterfall_tables,
 )
 from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, time_text
 
@@ -40,7 +41,7 @@ def case_tables(case: CaseReport) -> list[Table]:
         *_mismatch_table(case),
         savings_table(f"saved against {base}, per step and rank", case.differences, _notes(case)),
         changes_table("what changed, per step and rank", case.differences),
-        waterfall_table("where the step time went", case.differences),
+        *waterfall_tables("where the step time went", case.differences),
         effects_table("each optimization by itself, from all arms", case.effects),
         _arms_table(case),
         _groups_table(case),
@@ -83,8 +84,7 @@ def redundant_notes(case: CaseReport) -> Iterator[str]:
     for arm in case.arms:
         for entry in arm.excess:
             if entry.what == "redundant" and arm.name == BASELINE:
-                saviour = f"; {entry.avoided_by} removes them" if entry.avoided_by else ""
-                yield f"{arm.name}: {entry.sentence}{saviour}."
+                yield f"{arm.name}: {entry.sentence}{saviour_text(entry)}."
 
 
 def _arms_table(case: CaseReport) -> Table:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mtpprof.analyzers.changes import CallForm, Change
 from mtpprof.analyzers.effects import Effect
 from mtpprof.analyzers.engagement import Engaged, Engagement
+from mtpprof.analyzers.redundant import Excess
 from mtpprof.analyzers.sameoutput import SameOutput
 from mtpprof.analyzers.savings import Difference, StepChange
 from mtpprof.analyzers.stats import Claim, Interval, NoiseFloor
@@ -48,7 +49,9 @@ def _noise_notes(differences: Sequence[Difference]) -> Iterator[str]:
         yield noise_text(step.noise, step.base_ns)
     for difference in differences:
         if difference.step.claim == Claim.UNKNOWN:
-            yield f"{difference.arm}: {difference.step.reason}."
+            yield f"{difference.arm}: no claim on time: {difference.step.reason}."
+        if difference.no_waterfall:
+            yield f"{difference.arm}: no waterfall: {difference.no_waterfall}."
 
 
 def noise_text(noise: NoiseFloor, base_ns: int | None) -> str:
@@ -185,12 +188,11 @@ def _plus(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a + b
 
 
-def waterfall_table(title: str, differences: Sequence[Difference]) -> Table:
-    """Baseline step, change of every part, step of the arm: a column an arm."""
+def waterfall_tables(title: str, differences: Sequence[Difference]) -> list[Table]:
+    """Baseline step, change of every part, step of the arm, with a column an arm; none where there is no waterfall."""
     falls = [(difference.arm, difference.waterfall) for difference in differences if difference.waterfall]
     if not falls:
-        reasons = [f"{one.arm}: {one.no_waterfall}." for one in differences if one.no_waterfall]
-        return Table(title=title, columns=("part",), rows=[], note=" ".join(reasons))
+        return []
     base = falls[0][1]
     columns = ("part", differences[0].base, *(name for name, _ in falls))
     rows = [
@@ -198,13 +200,9 @@ def waterfall_table(title: str, differences: Sequence[Difference]) -> Table:
         *_part_rows([fall for _, fall in falls]),
         ("step after", "", *(time_text(fall.end_ns) for _, fall in falls)),
     ]
-    return Table(
-        title=title,
-        columns=columns,
-        rows=rows,
-        right=frozenset(columns[1:]),
-        note=_rest_note(base),
-    )
+    return [
+        Table(title=title, columns=columns, rows=rows, right=frozenset(columns[1:]), note=_rest_note(base))
+    ]
 
 
 def _part_rows(falls: Sequence[Waterfall]) -> Iterator[tuple[str, ...]]:
@@ -247,6 +245,13 @@ def effects_table(title: str, effects: Sequence[Effect]) -> Table:
         right=frozenset(columns[1:5]),
         note="A × B: what both together change beyond the sum of each alone." if rows else "",
     )
+
+
+def saviour_text(entry: Excess) -> str:
+    """What takes redundant or oversized collectives away, as the end of a sentence."""
+    if entry.avoided_by is None:
+        return ""
+    return f"; {entry.avoided_by} {'removes' if entry.what == 'redundant' else 'shrinks'} them"
 
 
 def output_text(output: SameOutput | None) -> str:

@@ -1,0 +1,258 @@
+"""`compare A B`: which sides two names stand for, and everything that can be said of each pair.
+
+A name is a run (`runs/mine`), an arm of it (`runs/mine:all-on`, `runs/mine:<case>/all-on`) or a folder or file of traces that anybody
+made. Two runs are compared case by case and arm by arm, as far as both have them; two arms of one run, in every case that has both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mtpprof.analyzers.redundant import Excess, LedgerCheck, check_ledger, check_workload
+from mtpprof.analyzers.savings import Difference, compare_sides
+from mtpprof.analyzers.sides import Side, find_arm, find_case, run_side, trace_side
+from mtpprof.errors import InputError, UsageError
+from mtpprof.models.spec import ModelSpec
+from mtpprof.rundir import RUN_FILE, CaseRecord, Record, RunDirectory, RunRecord
+
+COMPARISON_SCHEMA_VERSION = 1
+
+
+class SideSummary(Record, frozen=True, kw_only=True):
+    """What one side is."""
+
+    name: str
+    """As it was given, with case and arm."""
+    ranks: list[int]
+    missing_ranks: list[int]
+    steps: int
+    """Steps of the capture, as one rank counts them."""
+    setting: dict[str, str]
+    """What the run's record says; empty: a capture without one."""
+    enabled: list[str] | None
+    """Switches that were on; None: not known."""
+    ledger: dict[str, list[str]]
+    """By batch, the optimizations with which the model's ledger equals what was seen, call for call."""
+    excess: list[Excess]
+    """Collectives that the ledger with every exact optimization on does not have; empty also where no model is known."""
+    unchecked: list[str]
+    """Batches that were not held against the ledger, with the reason."""
+
+
+class Comparison(Record, frozen=True, kw_only=True):
+    """Two sides and their difference; negative is saved."""
+
+    title: str
+    """The case, or what is compared."""
+
+    base: SideSummary
+    arm: SideSummary
+    difference: Difference
+    capture_calls: float | None
+    """Calls more or fewer per rank over all compared steps of the capture, at the base's number of steps."""
+    capture_steps: int
+
+
+class ComparisonReport(Record, frozen=True, kw_only=True):
+    """The answer of `compare`."""
+
+    schema_version: int
+    comparisons: list[Comparison]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a name on the command line stands for."""
+
+    text: str
+    path: Path
+    case: str | None = None
+    arm: str | None = None
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the path is a run directory."""
+        return (self.path / RUN_FILE).is_file()
+
+
+def parse_target(text: str) -> Target:
+    """Read `PATH`, `RUN:ARM` or `RUN:CASE/ARM`.
+
+    Raises:
+        InputError: the path does not exist.
+        UsageError: an arm is named of something that is no run.
+    """
+    path = Path(text)
+    if path.exists():
+        return Target(text=text, path=path)
+    head, colon, tail = text.rpartition(":")
+    if not colon or not Path(head).exists():
+        raise InputError(
+            f"{text}: there is no such file or directory; give a run, RUN:ARM or a folder of traces."
+        )
+    case, slash, arm = tail.rpartition("/")
+    target = Target(text=text, path=Path(head), case=case if slash else None, arm=arm)
+    if not target.is_run:
+        raise UsageError(
+            f"{text}: {head} is not a run directory, so it has no arm {tail!r}; name the folder alone."
+        )
+    return target
+
+
+def compare_targets(base: Target, arm: Target, spec: ModelSpec | None = None) -> ComparisonReport:
+    """Compare everything that two names have in common.
+
+    Args:
+        base: The side that savings are counted from.
+        arm: The other one.
+        spec: Model of traces that have no run record.
+
+    Raises:
+        UsageError: the names have nothing in common, or do not say which arm is meant.
+        InputError: unreadable runs or traces.
+    """
+    pairs = list(_pairs(base, arm, spec))
+    return ComparisonReport(
+        schema_version=COMPARISON_SCHEMA_VERSION,
+        comparisons=[_comparison(first, second) for first, second in pairs],
+    )
+
+
+def _pairs(base: Target, arm: Target, spec: ModelSpec | None) -> Iterator[tuple[Side, Side]]:
+    if not base.is_run and not arm.is_run:
+        first, second = _short_names(base.path, arm.path)
+        yield trace_side([base.path], first, spec), trace_side([arm.path], second, spec)
+    elif base.is_run and arm.is_run:
+        yield from _run_pairs(base, arm)
+    else:
+        run, other = (base, arm) if base.is_run else (arm, base)
+        side = _only_arm(run)
+        traces = trace_side([other.path], other.path.name, spec or side.spec)
+        yield (side, traces) if base.is_run else (traces, side)
+
+
+def _short_names(base: Path, arm: Path) -> tuple[str, str]:
+    """The last parts of two paths, as many as it takes to tell them apart."""
+    ours, theirs = base.resolve().parts, arm.resolve().parts
+    for count in range(1, max(len(ours), len(theirs))):
+        if ours[-count:] != theirs[-count:]:
+            return "/".join(ours[-count:]), "/".join(theirs[-count:])
+    return str(base), str(arm)
+
+
+def _only_arm(target: Target) -> Side:
+    run = RunDirectory(target.path).run()
+    cases = _cases(run, target)
+    if target.arm is None or len(cases) != 1:
+        names = ", ".join(f"{case.id}/{arm.name}" for case in cases for arm in case.arms if not arm.repeats)
+        raise UsageError(f"{target.text}: name the one arm to compare, as RUN:CASE/ARM; it has {names}.")
+    return _side(target, run, cases[0], target.arm)
+
+
+def _run_pairs(base: Target, arm: Target) -> Iterator[tuple[Side, Side]]:
+    ours, theirs = RunDirectory(base.path).run(), RunDirectory(arm.path).run()
+    if base.path.samefile(arm.path) and base.arm is None and arm.arm is None:
+        raise UsageError(
+            f"{base.text}: is compared with itself; name two arms, such as {base.text}:baseline {base.text}:all-on."
+        )
+    found = False
+    for first, second in _matched_cases(_cases(ours, base), _cases(theirs, arm)):
+        for name, other in _matched_arms(base, arm, first, second):
+            found = True
+            apart = not base.path.samefile(arm.path)
+            yield (
+                _side(base, ours, first, name, run_name=apart),
+                _side(arm, theirs, second, other, run_name=apart),
+            )
+    if not found:
+        raise UsageError(
+            f"{base.text} and {arm.text} have no arm of the same case in common; name cases and arms."
+        )
+
+
+def _cases(run: RunRecord, target: Target) -> list[CaseRecord]:
+    return [find_case(run, target.case)] if target.case else run.cases
+
+
+def _matched_cases(
+    ours: list[CaseRecord], theirs: list[CaseRecord]
+) -> Iterator[tuple[CaseRecord, CaseRecord]]:
+    if len(ours) == len(theirs) == 1:
+        yield ours[0], theirs[0]
+        return
+    by_id = {case.id: case for case in theirs}
+    for case in ours:
+        if case.id in by_id:
+            yield case, by_id[case.id]
+
+
+def _matched_arms(
+    base: Target, arm: Target, first: CaseRecord, second: CaseRecord
+) -> Iterator[tuple[str, str]]:
+    name, other = base.arm or arm.arm, arm.arm or base.arm
+    if name is None or other is None:
+        theirs = {entry.name for entry in second.arms}
+        for entry in first.arms:
+            if entry.repeats is None and entry.name in theirs:
+                yield entry.name, entry.name
+        return
+    known = [{entry.name for entry in case.arms} for case in (first, second)]
+    if name in known[0] and other in known[1]:
+        yield name, other
+
+
+def _side(target: Target, run: RunRecord, case: CaseRecord, name: str, *, run_name: bool = False) -> Side:
+    side = run_side(RunDirectory(target.path), run, case, find_arm(case, name))
+    return replace(side, label=f"{target.path.name}:{name}") if run_name else side
+
+
+def _comparison(base: Side, arm: Side) -> Comparison:
+    difference = compare_sides(base, arm)
+    calls = [(stratum.arm.calls - stratum.base.calls) * stratum.base_steps for stratum in difference.strata]
+    return Comparison(
+        title=base.case if base.case and base.case == arm.case else f"{base.label} → {arm.label}",
+        base=_summary(base),
+        arm=_summary(arm),
+        difference=difference,
+        capture_calls=sum(calls) if calls else None,
+        capture_steps=sum(stratum.base_steps for stratum in difference.strata),
+    )
+
+
+def _summary(side: Side) -> SideSummary:
+    checked = side_ledger(side)
+    found = side.traces.found if side.traces else None
+    return SideSummary(
+        name=side.label,
+        ranks=list(found.ranks) if found else [],
+        missing_ranks=list(found.missing_ranks) if found else [],
+        steps=sum(stratum.steps for stratum in side.traces.strata) if side.traces else 0,
+        setting=side.setting,
+        enabled=None if side.enabled is None else sorted(side.enabled),
+        ledger=checked.enabled,
+        excess=checked.excess,
+        unchecked=checked.skipped,
+    )
+
+
+def side_ledger(side: Side) -> LedgerCheck:
+    """What a side's steps are against its model's ledger; empty where no model is known.
+
+    Raises:
+        UsageError: the model cannot be run at the side's tensor-parallel size.
+    """
+    found = LedgerCheck(excess=[], enabled={}, skipped=[])
+    if side.spec is None or side.traces is None:
+        return found
+    if side.workload is not None:
+        for stratum in side.traces.strata:
+            part = check_workload(stratum, side.spec, side.workload)
+            found.excess.extend(part.excess)
+            found.enabled.update(part.enabled)
+        return found
+    tp = side.traces.found.world_size or len(side.traces.found.ranks)
+    side.spec.check_tp(tp)
+    drafts = side.traces.steps.draft_tokens
+    return check_ledger(side.traces.strata, side.spec, tp, max(0, int(drafts.max())) if len(drafts) else 0)

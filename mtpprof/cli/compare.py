@@ -1,0 +1,51 @@
+"""`mtpprof compare A B`: what one side saves against the other."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mtpprof.cli.output import Format, stdout_console, write_json, write_tables
+
+
+def compare(
+    base: Annotated[
+        str,
+        typer.Argument(metavar="A", help="Run, RUN:ARM, RUN:CASE/ARM, or a folder of traces: the baseline."),
+    ],
+    arm: Annotated[str, typer.Argument(metavar="B", help="The same, for what is held against it.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Preset or config.json of traces without a run record: redundant collectives are found by its ledger."
+        ),
+    ] = None,
+    style: Annotated[Format, typer.Option("--format", help="How to write the result.")] = Format.TABLE,
+) -> None:
+    """Compare two arms, two runs or two captures: engaged, calls, bytes, time, above noise, same output.
+
+    Steps are compared with steps of the same phase and batch only; where batches differ, numbers of calls are compared and nothing else.
+
+    Examples:
+
+        mtpprof compare runs/mine:baseline runs/mine:all-on
+
+        mtpprof compare runs/before runs/after
+
+        mtpprof compare traces/before traces/after --model ./config.json
+    """
+    from mtpprof.analyzers.comparison import compare_targets, parse_target
+    from mtpprof.cli.render.comparison import comparison_tables
+    from mtpprof.models.hf import resolve_model
+    from mtpprof.models.spec import Scale
+
+    spec = resolve_model(model, scale=Scale.FULL) if model else None
+    answer = compare_targets(parse_target(base), parse_target(arm), spec)
+    if style is Format.JSON:
+        write_json(answer)
+        return
+    for comparison in answer.comparisons:
+        if style is Format.TABLE:
+            stdout_console().print(f"== {comparison.title} ==")
+        write_tables(comparison_tables(comparison), style)

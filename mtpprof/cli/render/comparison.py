@@ -1,0 +1,122 @@
+"""A comparison of two sides as tables of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mtpprof.analyzers.comparison import Comparison, SideSummary
+from mtpprof.analyzers.savings import StratumDifference
+from mtpprof.cli.output import Table
+from mtpprof.cli.render.savings import (
+    NOTHING,
+    change_row,
+    merged_drafts,
+    output_text,
+    partly_notes,
+    savings_table,
+    waterfall_tables,
+)
+from mtpprof.cli.units import bytes_text, count_text, signed
+
+
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """Savings, engagement, changes batch by batch, waterfall."""
+    difference = comparison.difference
+    found = [
+        savings_table("saved, per step and rank", [difference], _notes(comparison)),
+        _engagement_table(comparison),
+        _strata_table(comparison),
+        _changes_table(comparison),
+        *waterfall_tables("where the step time went", [difference]),
+    ]
+    return [table for table in found if table.rows or table.note]
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    difference = comparison.difference
+    if comparison.capture_calls:
+        rates = {stratum.arm.calls - stratum.base.calls for stratum in difference.strata}
+        same = f"{signed(count_text(rates.pop()))} in each of" if len(rates) == 1 else "over"
+        yield (
+            f"Calls: {same} {comparison.capture_steps} steps, {signed(count_text(comparison.capture_calls))} per rank in all."
+        )
+    if difference.payload_bytes:
+        yield f"Payload: {difference.payload_bytes:+,.0f} B per step and rank ({difference.strata[0].batch})."
+    yield from partly_notes(difference)
+    if difference.output is not None and not difference.output.same:
+        yield f"Tokens: {output_text(difference.output)}."
+    for side in (comparison.base, comparison.arm):
+        yield from excess_notes(side)
+    yield from difference.caveats
+
+
+def excess_notes(side: SideSummary) -> Iterator[str]:
+    """What a side issues and the model's ledger does not need, like batches together."""
+    sentences: dict[str, list[str]] = {}
+    for entry in side.excess:
+        name = entry.kind.replace("_", "-")
+        width = entry.shape[-1] if entry.shape else "?"
+        place = entry.sentence.partition(" per step")[2]
+        saviour = (
+            f"; {entry.avoided_by} removes them" if entry.avoided_by and entry.what == "redundant" else ""
+        )
+        text = f"{entry.calls:g} {entry.what} {name}s of width {width} {entry.dtype} per step{place}{saviour}"
+        sentences.setdefault(text, []).append(entry.batch)
+    for text, batches in sentences.items():
+        yield f"{side.name}: {text} ({'; '.join(batches)})."
+    equal = {", ".join(names) or "nothing" for names in side.ledger.values()}
+    if len(equal) == 1:
+        yield f"{side.name}: equals the model's ledger with {equal.pop()} switched on, call for call."
+
+
+def _engagement_table(comparison: Comparison) -> Table:
+    columns = ("optimization", "verdict", "because")
+    rows = [(name, found.verdict, found.reason) for name, found in comparison.difference.engagement.items()]
+    return Table(title=f"engaged in {comparison.arm.name}?", columns=columns, rows=rows)
+
+
+def _strata_table(comparison: Comparison) -> Table:
+    columns = ("batch", "steps", "calls", "payload", "wire")
+    rows = [_stratum_row(stratum) for stratum in comparison.difference.strata]
+    return Table(
+        title="batch by batch, per step and rank",
+        columns=columns,
+        rows=rows,
+        right=frozenset(columns[1:]),
+    )
+
+
+def _stratum_row(stratum: StratumDifference) -> tuple[str, ...]:
+    batch = stratum.batch if stratum.same_batch else f"{stratum.batch} → {stratum.arm_batch}"
+    return (
+        batch,
+        f"{stratum.base_steps} → {stratum.arm_steps}",
+        f"{count_text(stratum.base.calls)} → {count_text(stratum.arm.calls)}",
+        _figure(stratum, "payload_bytes"),
+        _figure(stratum, "wire_bytes"),
+    )
+
+
+def _figure(stratum: StratumDifference, name: str) -> str:
+    before, after = getattr(stratum.base, name), getattr(stratum.arm, name)
+    return f"{bytes_text(before)} → {bytes_text(after)}"
+
+
+def _changes_table(comparison: Comparison) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for stratum in comparison.difference.strata:
+        found = [change for change in merged_drafts(stratum.changes) if change.what != "moved"]
+        rows.append((f"{stratum.batch}:", "nothing" if not found else "", "", ""))
+        rows += [change_row(change) for change in found]
+        rows += [
+            (f"  {count_text(kernel.base)} → {count_text(kernel.arm)} kernels: {kernel.part}", "", "", "")
+            for kernel in stratum.kernels
+        ]
+    columns = ("calls", "what", "where", "payload")
+    return Table(
+        title="what changed, per step and rank",
+        columns=columns,
+        rows=rows,
+        right=frozenset({"payload"}),
+        note="" if rows else NOTHING,
+    )
