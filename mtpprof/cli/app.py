@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mtpprof import __version__
-from mtpprof.cli import analyze, doctor, models, nvtx, optimizations, report, run
+from mtpprof.cli import analyze, compare, doctor, models, nvtx, optimizations, report, run
 
 app = typer.Typer(
     name="mtpprof",
@@ -43,6 +43,7 @@ def _root(
 for command in (
     run.run,
     report.report,
+    compare.compare,
     analyze.analyze,
     models.models,
     optimizations.optimizations,
