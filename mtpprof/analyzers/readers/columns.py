@@ -8,7 +8,7 @@ way per column that is taken only where the fast one raises.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from mtpprof.analyzers.readers.salvage import AnyEvent
 from mtpprof.analyzers.table import (
     COLLECTIVE_COLUMNS,
     EVENT_COLUMNS,
+    I32,
     I64,
     MISSING,
     Bools,
@@ -54,7 +55,24 @@ CATEGORIES: dict[str, Category] = {
 }
 """The category of a Kineto `cat`, in lower case: the names since torch 1.12 and the older ones."""
 
+WINDOW_SPAN = "Trace"
+"""The `cat` of the profiler's own span."""
+
 ON_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.SYNC, Category.GPU_USER_ANNOTATION)
+_ON_CPU = (Category.CPU_OP, Category.USER_ANNOTATION, Category.OTHER)
+
+
+def _having(*categories: Category) -> Bools:
+    """A table of all categories: which of them are among `categories`."""
+    return np.isin(np.arange(len(Category)), categories)
+
+
+# Which categories carry which arguments: looked for only there, since most events of a trace with stacks carry none.
+_DEVICE = _having(*ON_DEVICE)
+_CORRELATION = _having(*ON_DEVICE, Category.RUNTIME, Category.OTHER)
+_EXTERNAL_ID = _having(*ON_DEVICE, Category.RUNTIME, *_ON_CPU)
+_SHAPES = _having(*_ON_CPU)
+_COLLECTIVE = _having(Category.KERNEL, *_ON_CPU)
 
 _MAX_US = 4e15
 """Beyond this (127 years) a time is no time, and sums of two would leave int64 nanoseconds."""
@@ -97,12 +115,16 @@ class Columns:
     exact: bool
     """Batches carry times as text."""
     names: Interner[Any] = field(default_factory=Interner)
-    categories: Interner[Any] = field(default_factory=Interner)
+    codes_of_categories: Interner[Any] = field(default_factory=Interner)
+    categories: list[Category] = field(default_factory=list)
+    """By code of the category as written."""
     tracks: Interner[tuple[Any, Any]] = field(default_factory=Interner)
     shapes: Interner[bytes] = field(default_factory=Interner)
     strings: Interner[str] = field(default_factory=Interner)
     oddities: Oddities = field(default_factory=Oddities)
     rows: int = 0
+    window_ns: list[int] = field(default_factory=list)
+    """Starts and ends of the profiler's own spans."""
     parts: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: {name: [] for name in EVENT_COLUMNS})
     sparse: dict[str, list[NDArray[Any]]] = field(
         default_factory=lambda: {name: [] for name in COLLECTIVE_COLUMNS}
@@ -114,40 +136,61 @@ class Columns:
         if not usable.all():
             events = [event for event, keep in zip(events, usable.tolist(), strict=True) if keep]
             ts_ns = ts_ns[usable]
+        names, tracks = self.names, self.tracks
+        dur_ns = self._durations(events)
+        written = self._categories(events)
+        self._note_spans(ts_ns, dur_ns, written)
+        category = np.array(self.categories, np.int8)[written]
         args = [event.args or NO_ARGS for event in events]
-        names, categories, tracks, shapes = self.names, self.categories, self.tracks, self.shapes
         part = {
             "ts_ns": ts_ns,
-            "dur_ns": self._durations(events),
+            "dur_ns": dur_ns,
             "name": [names[event.name] for event in events],
-            "category": [categories[event.cat] for event in events],
+            "category": category,
             "track": [tracks[event.pid, event.tid] for event in events],
-            "device": integers([arg.device for arg in args], np.int16),
-            "stream": integers([arg.stream for arg in args], np.int32),
-            "correlation": integers([arg.correlation for arg in args], np.int64),
-            "external_id": self._external_ids(args),
-            "dims": [shapes[bytes(arg.dims or arg.old_dims)] for arg in args],
-            "types": [shapes[bytes(arg.types)] for arg in args],
+            "device": _column(
+                args, _DEVICE[category], lambda found: integers([arg.device for arg in found], np.int16)
+            ),
+            "stream": _column(
+                args, _DEVICE[category], lambda found: integers([arg.stream for arg in found], np.int32)
+            ),
+            "correlation": _column(
+                args,
+                _CORRELATION[category],
+                lambda found: integers([arg.correlation for arg in found], np.int64),
+            ),
+            "external_id": _column(args, _EXTERNAL_ID[category], _external_ids),
+            "dims": _column(args, _SHAPES[category], self._dims),
+            "types": _column(args, _SHAPES[category], self._types),
         }
         for name, dtype in EVENT_COLUMNS.items():
-            # Categories are still codes of an open list here, so they may not fit the column's own type yet.
-            self.parts[name].append(np.asarray(part[name], np.int32 if name == "category" else dtype))
-        self._add_collectives(args)
+            self.parts[name].append(np.asarray(part[name], dtype))
+        self._add_collectives(args, np.flatnonzero(_COLLECTIVE[category]).tolist())
         self.rows += len(events)
 
-    def _external_ids(self, args: Sequence[Args]) -> NDArray[Any]:
-        ids = integers([arg.external_id for arg in args], np.int64)
-        absent = np.flatnonzero(ids == MISSING)
-        if len(absent):
-            old = integers([args[row].old_external_id for row in absent.tolist()], np.int64)
-            ids[absent] = old
-        return ids
+    def _categories(self, events: Sequence[AnyEvent]) -> I32:
+        """Codes of the categories as written; `categories` says what they mean."""
+        codes = self.codes_of_categories
+        written = np.array([codes[event.cat] for event in events], np.int32)
+        while len(self.categories) < len(codes):
+            self.categories.append(category_of(list(codes)[len(self.categories)]))
+        return written
 
-    def _add_collectives(self, args: Sequence[Args]) -> None:
+    def _note_spans(self, ts_ns: I64, dur_ns: I64, written: NDArray[Any]) -> None:
+        spans = np.flatnonzero(written == self.codes_of_categories.get(WINDOW_SPAN, MISSING))
+        self.window_ns += ts_ns[spans].tolist() + (ts_ns[spans] + dur_ns[spans]).tolist()
+
+    def _dims(self, args: Sequence[Args]) -> NDArray[Any]:
+        shapes = self.shapes
+        return np.array([shapes[bytes(arg.dims or arg.old_dims)] for arg in args], np.int32)
+
+    def _types(self, args: Sequence[Args]) -> NDArray[Any]:
+        shapes = self.shapes
+        return np.array([shapes[bytes(arg.types)] for arg in args], np.int32)
+
+    def _add_collectives(self, args: Sequence[Args], rows: Sequence[int]) -> None:
         entries = [
-            (row, arg)
-            for row, arg in enumerate(args)
-            if arg.collective is not None or arg.in_elems != MISSING
+            (row, arg) for row in rows if (arg := args[row]).collective is not None or arg.in_elems != MISSING
         ]
         if not entries:
             return
@@ -210,6 +253,32 @@ class Columns:
                 self.oddities.rounded |= bool(np.any(np.abs(us[fractional]) >= _EXACT_BELOW_US))
         # Apart, because microseconds since the epoch times 1000 no longer fit a float64.
         return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000.0).astype(np.int64), usable, largest
+
+
+def category_of(cat: object) -> Category:
+    """The category that a `cat` as written means."""
+    return CATEGORIES.get(str(cat).lower(), Category.OTHER)
+
+
+def _column(
+    args: list[Args], having: Bools, column: Callable[[Sequence[Args]], NDArray[Any]]
+) -> NDArray[Any]:
+    """A column made from the arguments of the events that can have it; -1 for the others."""
+    rows = np.flatnonzero(having)
+    if len(rows) == len(args):
+        return column(args)
+    found = np.full(len(args), MISSING, np.int64)
+    if len(rows):
+        found[rows] = column([args[row] for row in rows.tolist()])
+    return found
+
+
+def _external_ids(args: Sequence[Args]) -> NDArray[Any]:
+    ids = integers([arg.external_id for arg in args], np.int64)
+    absent = np.flatnonzero(ids == MISSING)
+    if len(absent):
+        ids[absent] = integers([args[row].old_external_id for row in absent.tolist()], np.int64)
+    return ids
 
 
 def integers(values: list[Any], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:

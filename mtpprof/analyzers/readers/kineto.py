@@ -7,7 +7,7 @@ profiler's own span give the window; everything else is only counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mtpprof.analyzers.readers import metadata
 from mtpprof.analyzers.readers.base import Limits, Peek, TraceFormatError
 from mtpprof.analyzers.readers.bytestream import TextSource, last_text
-from mtpprof.analyzers.readers.columns import CATEGORIES, ON_DEVICE, Columns, exact_ns, joined
+from mtpprof.analyzers.readers.columns import Columns, exact_ns, joined
 from mtpprof.analyzers.readers.events import Event
 from mtpprof.analyzers.readers.repair import recover_metadata
 from mtpprof.analyzers.readers.salvage import AnyEvent, TextNotes
@@ -28,16 +28,16 @@ from mtpprof.analyzers.table import (
     COLLECTIVE_COLUMNS,
     EVENT_COLUMNS,
     MISSING,
-    Category,
     Collectives,
     EventTable,
     Track,
 )
 from mtpprof.analyzers.verdicts import Problem, Verdict
 
+_NOTED = frozenset("MiIBE")
+"""Phases of events that say something without being complete events; flows and counters are only counted."""
 _WINDOW_END = "Record Window End"
 _WINDOW_START = "Iteration Start"
-_WINDOW_SPAN = "Trace"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class KinetoReader:
     """Chrome-format JSON."""
 
     name = "kineto"
-    version = 2
+    version = 3
     suffixes = (".json", ".json.gz")
 
     def recognises(self, head: bytes) -> bool:
@@ -153,13 +153,10 @@ def _complete(batch: list[AnyEvent], others: _Others) -> list[AnyEvent]:
     if rows:
         others.phases["X"] += len(rows)
     if len(rows) < len(batch):
-        for event in batch:
-            if event.ph == "X":
-                continue
-            others.phases[event.ph] += 1
-            row = others.take(event)
-            if row is not None:
-                rows.append(row)
+        rest = [event for event in batch if event.ph != "X"]
+        others.phases.update(event.ph for event in rest)
+        closed = [others.take(event) for event in rest if event.ph in _NOTED]
+        rows += [event for event in closed if event is not None]
     return rows
 
 
@@ -171,19 +168,13 @@ def _microseconds(ns: int) -> str:
 
 def _table(path: Path, columns: Columns, others: _Others, text: TraceText) -> EventTable:
     arrays, order = _sorted_columns(columns)
-    categories = np.array([_category(cat) for cat in columns.categories], np.int8)
-    written = arrays["category"]
-    spans = np.flatnonzero(written == columns.categories.get(_WINDOW_SPAN, MISSING))
-    arrays["category"] = categories[written]
-    on_cpu = ~np.isin(arrays["category"], ON_DEVICE)
-    arrays["device"][on_cpu] = MISSING
-    arrays["stream"][on_cpu] = MISSING
     shapes = _merge_shapes(columns, arrays)
     oddities = columns.oddities
     oddities.unpaired += others.unpaired + sum(len(stack) for stack in others.open.values())
     meta = metadata.trace_meta(path, KinetoReader.name, text.metadata)
     last_us = (int(arrays["ts_ns"][-1]) if columns.rows else 0) / 1000
     exact = oddities.fractional and not oddities.rounded
+    window_ns = others.window_ns + columns.window_ns
     return EventTable(
         **arrays,
         names=tuple(str(name) if name is not None else "" for name in columns.names),
@@ -198,15 +189,11 @@ def _table(path: Path, columns: Columns, others: _Others, text: TraceText) -> Ev
             ts_resolution_ns=_resolution_ns(columns),
             events_total=others.phases.total(),
             phases=dict(others.phases),
-            window_ns=_window(others.window_ns, arrays, spans),
+            window_ns=(min(window_ns), max(window_ns)) if window_ns else None,
             events_refused=oddities.without_time + text.notes.damaged,
         ),
         problems=_problems(str(path), text.notes, columns),
     )
-
-
-def _category(cat: object) -> Category:
-    return CATEGORIES.get(str(cat).lower(), Category.OTHER)
 
 
 def _resolution_ns(columns: Columns) -> int:
@@ -278,11 +265,6 @@ def _tracks(columns: Columns, others: _Others) -> tuple[Track, ...]:
 
 def _track_id(value: object) -> int | str:
     return value if isinstance(value, int) and abs(value) < 1 << 63 else "" if value is None else str(value)
-
-
-def _window(times: list[int], arrays: Mapping[str, Any], spans: NDArray[Any]) -> tuple[int, int] | None:
-    found = times + arrays["ts_ns"][spans].tolist() + (arrays["ts_ns"] + arrays["dur_ns"])[spans].tolist()
-    return (min(found), max(found)) if found else None
 
 
 def _problems(path: str, notes: TextNotes, columns: Columns) -> tuple[Problem, ...]:

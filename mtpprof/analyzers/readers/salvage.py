@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mtpprof.analyzers.readers.base import TraceFormatError
@@ -18,7 +18,7 @@ from mtpprof.analyzers.readers.repair import LENIENT_ERRORS, SECOND_HEAD, decode
 from mtpprof.analyzers.verdicts import Verdict
 
 AnyEvent = Event | ExactEvent
-Decode = Callable[[bytes], Sequence[AnyEvent]]
+Decode = Callable[[bytes], list[AnyEvent]]
 
 _MAX_CARRY_CHARS = 1 << 20
 _MIN_DAMAGE_TO_REFUSE = 1000
@@ -76,7 +76,7 @@ class Salvager:
             TraceFormatError: too much of the file is damaged, or two writers shared it.
         """
         try:
-            scan = Scan(events=list(self._decode(b"[" + text + b"]")))
+            scan = Scan(events=self._decode(b"[" + text + b"]"))
         except DECODE_ERRORS:
             if separator is None:
                 scan = self._scan(text.decode("utf-8", "replace"), offset, more=True)
@@ -94,7 +94,7 @@ class Salvager:
     def _bisect(self, pieces: list[bytes], separator: bytes, offset: int, *, first: bool, last: bool) -> Scan:
         text = (b"" if first else b"{") + separator.join(pieces) + (b"" if last else b"}")
         try:
-            return Scan(events=list(self._decode(b"[" + text + b"]")))
+            return Scan(events=self._decode(b"[" + text + b"]"))
         except DECODE_ERRORS:
             pass
         if len(pieces) == 1:

@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -20,7 +20,7 @@ from mtpprof.analyzers.readers.base import TraceFormatError
 from mtpprof.analyzers.readers.bytestream import TextSource
 from mtpprof.analyzers.readers.events import DECODE_ERRORS, decode_events, decode_exact_events
 from mtpprof.analyzers.readers.repair import LENIENT_ERRORS, SECOND_HEAD, decode_at, recover_metadata
-from mtpprof.analyzers.readers.salvage import AnyEvent, Salvager, TextNotes
+from mtpprof.analyzers.readers.salvage import AnyEvent, Decode, Salvager, TextNotes
 from mtpprof.analyzers.verdicts import Verdict
 
 METADATA_KEYS = (
@@ -38,7 +38,9 @@ METADATA_KEYS = (
 )
 """What is looked for by name where the metadata as a whole cannot be read."""
 
-_STRETCH_BYTES = 1 << 20
+_STRETCH_BYTES = 1 << 19
+"""Small enough that the decoded events stay in the processor's cache until their columns are made."""
+_LEARN_BYTES = 1 << 20
 _FLOAT64_EXACT_BELOW_US = 1 << 43
 _SEARCH_BACK_BYTES = 2 << 20
 _KEY_BYTES = 64
@@ -76,7 +78,7 @@ class TraceText:
         self._read_head()
         more = self._fill(_STRETCH_BYTES)
         self._learn()
-        decode = decode_exact_events if self.exact else decode_events
+        decode = cast("Decode", decode_exact_events if self.exact else decode_events)
         salvager = Salvager(self._path, decode, self.notes)
         while (cut := self._cut(more)) is not None or more:
             if cut is None:
@@ -189,7 +191,7 @@ class TraceText:
         """Find out from the first events how this file separates events and how fine its times are."""
         times = islice(_FRACTIONAL_TIME.finditer(self._buffer), 1000)
         self.exact = any(int(time[1]) >= _FLOAT64_EXACT_BELOW_US for time in times)
-        text = self._buffer[:_STRETCH_BYTES].decode("utf-8", "replace")
+        text = self._buffer[:_LEARN_BYTES].decode("utf-8", "replace")
         start = text.find("{")
         if start < 0:
             return

@@ -247,11 +247,11 @@ def test_names_that_hold_separators_do_not_split_events(tmp_path: Path) -> None:
 def test_nested_objects_at_a_cut_do_not_split_events(tmp_path: Path) -> None:
     nested = [{"a": 1}, {"b": [{"c": 2}, {"d": 3}]}] * 40
     events = [
-        complete(f"n{index % 5}", 1.5 + index, args={"x": nested, "correlation": index})
+        complete(f"n{index % 5}", 1.5 + index, args={"x": nested, "External id": index})
         for index in range(3000)
     ]
     table = read_text(tmp_path, text(events, style="compact"))
-    assert table.correlation.tolist() == list(range(3000))
+    assert table.external_id.tolist() == list(range(3000))
     assert not table.problems
 
 
