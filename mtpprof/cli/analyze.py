@@ -82,7 +82,7 @@ def analyze(
 
     columns = _checked(by, DEFAULT_BY, _columns(), "--by")
     views = _checked(show, DEFAULT_SHOW, ("groups", *render.VIEWS, "all"), "--show")
-    options = _options(ranks, window, steps, rules, model)
+    options = attribution_options(ranks, window, steps, rules, model)
     found = [attribute(traces, options) for traces in open_traces(paths, parse_rank_map(rank_map or ()))]
     if style is Format.JSON:
         write_json([render.as_values(one, columns) for one in found])
@@ -131,9 +131,14 @@ def _checked(
     return chosen or default
 
 
-def _options(
+def attribution_options(
     ranks: str | None, window: str | None, steps: str | None, rules: Path | None, model: str | None
 ) -> Options:
+    """What the options of the command line ask of the analysis.
+
+    Raises:
+        UsageError: one of them is not of its form.
+    """
     from mtpprof.analyzers.attribution import Options
     from mtpprof.analyzers.rules import load_rules
     from mtpprof.models.hf import resolve_model
