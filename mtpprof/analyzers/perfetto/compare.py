@@ -1,16 +1,14 @@
-"""What the second arm saved against the first, on a track of its own: collectives removed, added, fused or replaced,
-step by step.
+"""What the second arm saved against the first, on a track of its own: collectives removed, added, fused or replaced, step by step.
 
-The decision: calls of a pair of steps correspond where they agree in kind, phase, site, shape and dtype, in their
-order; what is left over was removed or added. A call that only differs in what is fused into it was fused; one that
-only differs in its implementation was replaced. Bytes and time of each stand beside it; a figure that is not known in
-both arms is absent.
+The decision: what counts as which change is decided by the same rounds of matching as in `mtpprof compare` (`changes.ROUNDS`), applied
+to the single calls of a pair of steps in their order, so that every change stands at its place in time. Bytes and time of each stand
+beside it; a figure that is not known in both arms is absent.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,27 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.changes import ROUNDS
 from mtpprof.analyzers.grouping import wire_bytes_of
 from mtpprof.analyzers.perfetto import lanes
 from mtpprof.analyzers.perfetto.communication import Rank, collective_slices
 from mtpprof.analyzers.perfetto.model import Argument, Slices, Values, joined
 from mtpprof.analyzers.perfetto.timeline import StepPair
+from mtpprof.analyzers.strata import Form
 from mtpprof.analyzers.table import I64, MISSING
 
 SAVED = "mtpprof.saved"
 SAVED_PER_STEP = "mtpprof.saved_per_step"
-REMOVED, ADDED, FUSED, UNFUSED, REPLACED = "removed", "added", "fused", "unfused", "replaced"
 
-_IDENTITY = ("kind", "phase", "site", "shape", "dtype", "fused", "implementation")
-_SHAPE, _FUSED, _IMPLEMENTATION = 3, 5, 6
-
-Identity = tuple[str, ...]
-_KEYS: tuple[Callable[[Identity], Identity], ...] = (
-    lambda identity: identity[:6],
-    lambda identity: identity[:5],
-    lambda identity: identity[:3],
-)
-"""By what calls correspond, the strictest first; the last only where a shape is not known."""
+_SILENT = frozenset({None, "moved"})
+"""Rounds whose matches save nothing: the same call, perhaps elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,40 +43,47 @@ class Change:
 
 def changes(first: Calls, second: Calls) -> Iterator[Change]:
     """The changes from the calls of one step (or window) in the first arm to those in the second."""
-    ours, theirs = dict(enumerate(_identities(first))), dict(enumerate(_identities(second)))
-    for level, key in enumerate(_KEYS):
-        waiting: dict[Identity, list[int]] = defaultdict(list)
-        for index, identity in ours.items():
-            waiting[key(identity)].append(index)
-        for index, identity in list(theirs.items()):
-            candidates = [
-                i
-                for i in waiting[key(identity)][:1]
-                if level < 2 or not ours[i][_SHAPE] or not identity[_SHAPE]
-            ]
+    ours, theirs = _forms(first, second), _forms(second, first)
+    for step in ROUNDS:
+        waiting: dict[tuple[str, ...], deque[int]] = defaultdict(deque)
+        for index, form in ours.items():
+            if not step.needs or getattr(form, step.needs):
+                waiting[_key(form, step.columns)].append(index)
+        for index, form in list(theirs.items()):
+            candidates = waiting.get(_key(form, step.columns))
             if not candidates:
                 continue
-            partner = candidates[0]
-            waiting[key(identity)].pop(0)
-            what = _difference(ours.pop(partner), theirs.pop(index))
-            if what:
-                yield Change(what=what, first=partner, second=index)
-    yield from (Change(what=REMOVED, first=index, second=None) for index in ours)
-    yield from (Change(what=ADDED, first=None, second=index) for index in theirs)
+            before, after = ours.pop(candidates[0]), theirs.pop(index)
+            partner = candidates.popleft()
+            if step.what not in _SILENT:
+                unfused = step.what == "fused" and before.fused and not after.fused
+                yield Change(what="unfused" if unfused else str(step.what), first=partner, second=index)
+    yield from (Change(what="removed", first=index, second=None) for index in ours)
+    yield from (Change(what="added", first=None, second=index) for index in theirs)
 
 
-def _identities(calls: Calls) -> Iterator[Identity]:
-    columns = [getattr(calls, name).tolist() for name in _IDENTITY]
+def _forms(calls: Calls, others: Calls) -> dict[int, Form]:
+    """Form of each call; without sizes where one of the calls of that kind and phase has none."""
+    sizeless = {
+        (form.kind, form.phase)
+        for side in (calls, others)
+        for form in _all_forms(side)
+        if not form.shape or not form.dtype
+    }
+    return {
+        index: form._replace(shape="", dtype="") if (form.kind, form.phase) in sizeless else form
+        for index, form in enumerate(_all_forms(calls))
+    }
+
+
+def _all_forms(calls: Calls) -> Iterator[Form]:
+    columns = [getattr(calls, name).tolist() for name in Form._fields]
     for codes in zip(*columns, strict=True):
-        yield tuple(calls.texts[code] for code in codes)
+        yield Form(*(calls.texts[code] for code in codes))
 
 
-def _difference(before: Identity, after: Identity) -> str:
-    if before[_FUSED] != after[_FUSED]:
-        if before[_FUSED] and after[_FUSED]:
-            return REPLACED
-        return FUSED if after[_FUSED] else UNFUSED
-    return REPLACED if before[_IMPLEMENTATION] != after[_IMPLEMENTATION] else ""
+def _key(form: Form, columns: Sequence[str]) -> tuple[str, ...]:
+    return tuple(getattr(form, name) for name in columns)
 
 
 def add_saved(first: Rank, second: Rank, calls: tuple[Calls, Calls], pairs: Sequence[StepPair]) -> None:
@@ -97,6 +95,7 @@ def add_saved(first: Rank, second: Rank, calls: tuple[Calls, Calls], pairs: Sequ
         calls: Calls of the rank in each arm, as shown.
         pairs: Corresponding steps; none: the arms are compared as a whole.
     """
+    _add_per_step(first, second, calls, pairs)
     found: list[Change] = []
     for ours, theirs in _stretches(calls, pairs):
         found += (
@@ -110,7 +109,6 @@ def add_saved(first: Rank, second: Rank, calls: tuple[Calls, Calls], pairs: Sequ
     if found:
         slices = _markers(first, second, calls, found)
         second.layout.lanes(second.process, "saved", slices, lanes.following(slices.ts_ns, slices.dur_ns))
-    _add_per_step(first, second, calls, pairs)
 
 
 def _stretches(calls: tuple[Calls, Calls], pairs: Sequence[StepPair]) -> Iterator[tuple[I64, I64]]:
@@ -192,9 +190,13 @@ def _add_per_step(first: Rank, second: Rank, calls: tuple[Calls, Calls], pairs: 
     if not sums:
         return
     layout = second.layout
+    start = np.array([item.ts_ns for item in sums])
+    length = np.array([item.dur_ns for item in sums])
+    # A step may end after the next has started on another rank; what is shown of it ends there.
+    length[:-1] = np.minimum(length[:-1], np.diff(start))
     slices = Slices(
-        ts_ns=np.array([item.ts_ns for item in sums]),
-        dur_ns=np.array([item.dur_ns for item in sums]),
+        ts_ns=start,
+        dur_ns=length,
         name=layout.texts.codes(item.sentence() for item in sums),
         category=layout.constant(SAVED_PER_STEP, len(sums)),
         arguments=tuple(
@@ -206,7 +208,7 @@ def _add_per_step(first: Rank, second: Rank, calls: tuple[Calls, Calls], pairs: 
             for key in ("calls", "payload_bytes", "collective_ns", "step_ns")
         ),
     )
-    layout.lanes(second.process, "saved per step", slices, lanes.following(slices.ts_ns, slices.dur_ns))
+    layout.slices(layout.track(second.process, "saved per step"), slices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,10 +226,20 @@ class _StepSum:
         """For the picture."""
         words = [f"{-self.calls:+d} calls"]
         if not np.isnan(self.payload_bytes):
-            words.append(f"{-self.payload_bytes / 1e6:+,.3f} MB")
-        words.append(f"{-self.collective_ns / 1e3:+,.0f} µs in collectives")
-        words.append(f"step {-self.step_ns / 1e3:+,.0f} µs")
+            words.append(_scaled(-self.payload_bytes, _BYTES))
+        words.append(f"{_scaled(-self.collective_ns, _TIMES)} in collectives")
+        words.append(f"{_scaled(-self.step_ns, _TIMES)} step")
         return ", ".join(words)
+
+
+_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1))
+_TIMES = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
+
+
+def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    """With its sign, in the largest unit that leaves a digit before the point."""
+    unit, scale = next(((unit, scale) for unit, scale in units if abs(value) >= scale), units[-1])
+    return f"{value / scale:+.3g} {unit}"
 
 
 def _step_sum(first: Rank, second: Rank, calls: tuple[Calls, Calls], pair: StepPair) -> _StepSum | None:

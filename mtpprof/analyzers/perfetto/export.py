@@ -197,7 +197,6 @@ class Export:
                 table=member.table,
                 window_ns=member.window_ns,
             )
-            communication.add_about(rank, _span(member))
             communication.add_steps(rank)
             number = member.arm.traces.tables[member.table].meta.rank
             if self._pairs is not None and number in partners:
@@ -205,19 +204,24 @@ class Export:
                 add_saved(partner, rank, (calls, member.calls), self._pairs)
             elif number is not None:
                 partners[number] = rank, member.calls
-            communication.add_phases(rank)
             if len(member.calls):
                 communication.add_collectives(rank, member.calls, flow)
-                add_counters(rank, member.calls)
+            communication.add_phases(rank)
+            add_counters(rank, member.calls)
+            communication.add_about(rank, _span(member))
             next_flow = add_events(layout, process, member.arm, member.table, member.rows, next_flow)
         return clocks
 
     def _process(self, layout: Layout, member: _Member) -> Process:
         table = member.arm.traces.tables[member.table]
         rank = table.meta.rank
-        name = f"unknown rank ({Path(table.meta.path).name})" if rank is None else f"rank {rank}"
-        if len(self._arms) > 1:
-            name = f"{name} · {member.arm.name}"
+        digits = len(str(max((rank for arm in self._arms for rank in arm.traces.ranks), default=0)))
+        name = f"unknown rank ({Path(table.meta.path).name})" if rank is None else f"rank {rank:0{digits}}"
+        if self._pairs is not None:
+            letter = "AB"[self._arms.index(member.arm)]
+            name = f"{name} {letter}: {member.arm.name}"
+        elif len(self._arms) > 1:
+            name = f"{name}: {member.arm.name}"
         return layout.process(name, member.arm.alignments[member.table].sentence())
 
     def _flows(self) -> tuple[list[Flow | None], int]:

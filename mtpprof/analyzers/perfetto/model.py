@@ -138,7 +138,7 @@ def _joined_arguments(parts: Sequence[Slices]) -> tuple[Argument, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A group of tracks: one rank of one arm."""
+    """A group of tracks: one rank of one arm. Its name also gives its place, since viewers sort groups by name."""
 
     number: int
     name: str
@@ -190,7 +190,7 @@ class Layout:
     values_written: int = 0
 
     def process(self, name: str, description: str = "") -> Process:
-        """A new process; processes are shown in the order of their making."""
+        """A new process; viewers show processes in the order of their names."""
         self.processes += 1
         process = Process(number=self.processes, name=name, description=description)
         self.writer.process(process)

@@ -1,10 +1,12 @@
 """Perfetto's native format: TrackEvent packets.
 
-The decision: one packet sequence; texts interned once, as they first appear; every lane is a custom track under its
-process, so that no thread id takes part. Begins and ends are written in the order of a walk through the nest, because
-Perfetto sorts by time and keeps the order of the file where times are equal. Slices and counters go through `wire`,
-in batches that stay in the processor's cache; everything else is protobuf objects. Source:
-perfetto.dev/docs/reference/synthetic-track-event.
+The decision: one packet sequence; texts interned once, as they first appear. Ranks are tracks of the top level and not Perfetto
+processes, because the UI sorts processes by their number of slices and the tracks of a process by name, which tears apart the arms
+of a comparison; tracks below one of ours keep the order that we give, and no process or thread id takes part. Begins and ends are
+written in the order of a walk through the nest, because Perfetto sorts by time and keeps the order of the file where times are
+equal. Slices and counters go through `wire`, in batches that stay in the processor's cache; everything else is protobuf objects.
+
+Source: perfetto.dev/docs/reference/synthetic-track-event.
 """
 
 from __future__ import annotations
@@ -55,14 +57,14 @@ class ProtobufWriter:
             self._clock(base_time_ns)
 
     def process(self, process: Process) -> None:
-        """A track descriptor with a process descriptor."""
-        descriptor = self._messages.TrackDescriptor(uuid=process.number, description=process.description)
-        descriptor.process.pid = process.number
-        descriptor.process.process_name = shown(process.name)
-        descriptor.process.legacy_sort_index = process.number
-        if process.description:
-            descriptor.process.process_labels.append(shown(process.description))
-        descriptor.child_ordering = self._messages.TrackDescriptor.EXPLICIT
+        """A track without a parent, whose children keep their order."""
+        descriptor = self._messages.TrackDescriptor(
+            uuid=process.number,
+            name=shown(process.name),
+            description=shown(process.description),
+            child_ordering=self._messages.TrackDescriptor.EXPLICIT,
+            sibling_merge_behavior=self._messages.TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE,
+        )
         self._packet(self._messages.TracePacket(track_descriptor=descriptor))
 
     def track(self, track: Track) -> None:
