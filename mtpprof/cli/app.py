@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mtpprof import __version__
-from mtpprof.cli import analyze, compare, doctor, models, nvtx, optimizations, report, run
+from mtpprof.cli import analyze, compare, doctor, export, models, nvtx, optimizations, report, run, view
 
 app = typer.Typer(
     name="mtpprof",
@@ -45,6 +45,8 @@ for command in (
     report.report,
     compare.compare,
     analyze.analyze,
+    export.export,
+    view.view,
     models.models,
     optimizations.optimizations,
     doctor.doctor,
