@@ -6,7 +6,6 @@ was killed is the one that tells why.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -26,14 +25,13 @@ from mtpprof.analyzers.readers.nvtxfile import (
     stored_payloads,
 )
 from mtpprof.analyzers.readers.nvtxpairs import pair_events
+from mtpprof.analyzers.readers.nvtxproblems import Findings, problems_of
 from mtpprof.analyzers.readers.nvtxtexts import read_texts
-from mtpprof.analyzers.verdicts import Problem, Verdict
+from mtpprof.analyzers.verdicts import Problem
 from mtpprof.errors import InputError
 from mtpprof.nvtxformat import FILE_SUFFIX, EventKind, PayloadType
 
 FILE_BYTES_MAX = 4 << 30
-CLOCK_RESIDUAL_MAX_NS = 1_000_000
-"""Beyond it the two clocks drifted or one was set during the capture, and it is said."""
 UNKNOWN_NS = -1
 
 I64 = NDArray[np.int64]
@@ -174,24 +172,18 @@ def parse_capture(file: IO[bytes], size_bytes: int, path: str) -> NvtxCapture:
     """
     raw, unusable = _usable(read_raw(file, size_bytes))
     events = raw.events
-    kinds = events["kind"]
     payload_at = _payload_positions(raw)
     texts = read_texts(raw, payload_at)
     pairs = pair_events(events, raw.thread, texts.domain)
-    rows = np.flatnonzero((kinds == EventKind.PUSH) | (kinds == EventKind.START) | (kinds == EventKind.MARK))
-    rows = rows[np.argsort(events["monotonic_ns"][rows], kind="stable")]
-    kind = _KIND_OF_EVENT[kinds[rows]]
+    rows = _begun(events)
+    kind = _KIND_OF_EVENT[events["kind"][rows]]
     start = events["monotonic_ns"][rows].astype(np.int64)
     partner = pairs.partner[rows]
     dur = _durations(events["monotonic_ns"].astype(np.int64), start, partner, kind)
     offset, residual = _clock_offset(raw.clocks)
     return NvtxCapture(
         path=path,
-        pid=raw.pid,
-        parent_pid=raw.parent_pid,
-        rank=raw.rank,
-        host=raw.host,
-        command=raw.command,
+        **{name: getattr(raw, name) for name in _PROCESS_FIELDS},
         ts_ns=start + offset,
         dur_ns=dur,
         kind=kind,
@@ -200,35 +192,32 @@ def parse_capture(file: IO[bytes], size_bytes: int, path: str) -> NvtxCapture:
         category=texts.category[rows],
         thread=raw.thread[rows],
         depth=np.where(kind == RangeKind.START_END, -1, pairs.depth[rows]).astype(np.int32),
-        payload_type=np.where(events["payload_type"] <= PayloadType.EXTENDED, events["payload_type"], 0)[
-            rows
-        ],
+        payload_type=_payload_types(raw)[rows],
         payload_bits=_payload_bits(raw)[rows],
         payload_at=payload_at[rows],
         end_payload_at=np.append(payload_at, -1)[partner],
-        blobs=raw.blobs,
         names=texts.names,
         domains=texts.domains,
         categories=texts.categories,
         threads=raw.definitions.threads,
         schemas=texts.schemas,
-        closed=raw.closed,
-        dropped_events=raw.dropped_events,
         clock_residual_ns=residual,
-        problems=tuple(
-            _problems(
-                raw,
-                path,
+        problems=problems_of(
+            raw,
+            path,
+            Findings(
                 unusable=unusable + int(np.count_nonzero((partner >= 0) & (dur < 0))),
                 unclosed=int(np.count_nonzero(partner[kind != RangeKind.MARK] < 0)),
                 lone_ends=pairs.lone_ends,
                 unknown_texts=texts.unknown,
-                residual_ns=residual,
-            )
+                clock_residual_ns=residual,
+            ),
         ),
     )
 
 
+_PROCESS_FIELDS = ("pid", "parent_pid", "rank", "host", "command", "closed", "dropped_events", "blobs")
+"""What a capture takes over as it is in the file."""
 _KIND_OF_EVENT = np.array([0, RangeKind.PUSH_POP, 0, RangeKind.START_END, 0, RangeKind.MARK], np.uint8)
 
 
@@ -241,6 +230,13 @@ def _usable(raw: RawCapture) -> tuple[RawCapture, int]:
         return raw, 0
     kept = replace(raw, events=raw.events[keep], thread=raw.thread[keep], blob_at=raw.blob_at[keep])
     return kept, unusable
+
+
+def _begun(events: NDArray[np.void]) -> I64:
+    """The events that become rows, in order of time."""
+    kinds = events["kind"]
+    rows = np.flatnonzero((kinds == EventKind.PUSH) | (kinds == EventKind.START) | (kinds == EventKind.MARK))
+    return rows[np.argsort(events["monotonic_ns"][rows], kind="stable")]
 
 
 def _durations(times: I64, start: I64, partner: I64, kind: NDArray[np.uint8]) -> I64:
@@ -260,67 +256,17 @@ def _clock_offset(clocks: tuple[ClockSample, ...]) -> tuple[int, int]:
     return offset, residual
 
 
-def _problems(
-    raw: RawCapture,
-    path: str,
-    *,
-    unusable: int,
-    unclosed: int,
-    lone_ends: int,
-    unknown_texts: int,
-    residual_ns: int,
-) -> Iterator[Problem]:
-    def problem(verdict: Verdict, sentence: str, count: int | None = None) -> Problem:
-        return Problem(verdict=verdict, sentence=f"{path}: {sentence}", path=path, rank=raw.rank, count=count)
-
-    if raw.missing_bytes:
-        yield problem(
-            Verdict.TRUNCATED, f"the file was cut, {raw.missing_bytes} bytes are missing.", raw.missing_bytes
-        )
-    for sentence in raw.damage:
-        yield problem(Verdict.DAMAGED_EVENTS, f"{sentence}.")
-    if unusable:
-        yield problem(Verdict.DAMAGED_EVENTS, f"{unusable} events are damaged and left out.", unusable)
-    if raw.dropped_events:
-        yield problem(
-            Verdict.DROPPED_EVENTS,
-            f"{raw.dropped_events} events were not recorded; the file reached its limit or could not grow.",
-            raw.dropped_events,
-        )
-    if not len(raw.events):
-        yield problem(Verdict.NO_EVENTS, "the process loaded the library and emitted no NVTX.")
-    if not raw.closed:
-        yield problem(
-            Verdict.NOT_CLOSED,
-            "the process was killed, left without exit handlers, or runs still; all it emitted is here.",
-        )
-    if unclosed:
-        yield problem(
-            Verdict.OPEN_RANGES, f"{unclosed} ranges were never closed; their length is unknown.", unclosed
-        )
-    if lone_ends:
-        yield problem(
-            Verdict.LONE_ENDS,
-            f"{lone_ends} ranges were closed that had not been opened here; they are left out.",
-            lone_ends,
-        )
-    if unknown_texts:
-        yield problem(
-            Verdict.DAMAGED_TEXT, f"{unknown_texts} names were lost; they are shown by number.", unknown_texts
-        )
-    if residual_ns > CLOCK_RESIDUAL_MAX_NS:
-        yield problem(
-            Verdict.UNALIGNED_CLOCKS,
-            f"real time is uncertain by {residual_ns / 1e6:.1f} ms, since the system's clock was set or slewed meanwhile.",
-        )
-
-
 def _payload_positions(raw: RawCapture) -> I64:
     """Where the extended payloads of every event begin in the blobs; -1: it has none."""
     events, blob_at = raw.events, raw.blob_at
     text = (events["text_bytes"].astype(np.int64) + 7) // 8 * 8
     has = (events["payload_type"] == PayloadType.EXTENDED) & (blob_at >= 0)
     return np.where(has, blob_at + text, -1)
+
+
+def _payload_types(raw: RawCapture) -> NDArray[np.uint8]:
+    types: NDArray[np.uint8] = raw.events["payload_type"]
+    return np.where(types <= PayloadType.EXTENDED, types, np.uint8(PayloadType.NONE))
 
 
 def _payload_bits(raw: RawCapture) -> NDArray[np.uint64]:
