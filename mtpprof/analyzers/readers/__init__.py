@@ -15,6 +15,8 @@ from mtpprof.analyzers.verdicts import Verdict
 READERS: tuple[Reader, ...] = (NsysReader(), NvtxReader(), KinetoReader())
 """Asked in this order."""
 
+_RAW_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+
 
 def reader_for(path: Path, limits: Limits | None = None) -> Reader:
     """The reader of a file, by what it contains.
@@ -34,6 +36,9 @@ def reader_for(path: Path, limits: Limits | None = None) -> Reader:
     for reader in READERS:
         if reader.recognises(head[:SNIFF_BYTES]):
             return reader
+    if path.suffix in _RAW_REPORTS:
+        reason = "is a raw report of Nsight Systems; convert it with nsys export --type sqlite"
+        raise TraceFormatError(str(path), reason, verdict=Verdict.NOT_A_TRACE)
     raise TraceFormatError(
         str(path), "is neither a JSON trace nor an Nsight Systems SQLite export", verdict=Verdict.NOT_A_TRACE
     )

@@ -51,7 +51,7 @@ class Limits:
     max_ratio: float = 200.0
     """Decompressed to compressed size; real traces stay below 40. Checked once the text exceeds `ratio_from_bytes`."""
     ratio_from_bytes: int = 256 << 20
-    max_gap_bytes: int = 64 << 20
+    max_gap_bytes: int = 32 << 20
     """Longest stretch of text without the boundary of an event: bounds the memory."""
 
 

@@ -73,6 +73,24 @@ def test_a_trace_whose_device_side_is_missing(tmp_path: Path) -> None:
     assert verdicts(tmp_path, events) == {Verdict.DROPPED_EVENTS: 200}
 
 
+def test_a_graph_launch_without_kernels(tmp_path: Path) -> None:
+    graphs = [
+        complete("cudaGraphLaunch", at, 3.0, "cuda_runtime", args={"correlation": at}) for at in (5001, 5101)
+    ]
+    events = [
+        *some_events(40),
+        *graphs,
+        *(kernel("in graph", 5120.5 + index, 0.5, correlation=5101) for index in range(9)),
+    ]
+    assert verdicts(tmp_path, events) == {Verdict.DROPPED_EVENTS: 1}
+
+
+def test_a_trace_cut_at_a_million_events(tmp_path: Path) -> None:
+    table = read_text(tmp_path, text(some_events(40)))
+    table = replace(table, meta=replace(table.meta, events_total=1_000_000))
+    assert [problem.verdict for problem in diagnose(table)] == [Verdict.DROPPED_EVENTS]
+
+
 def test_overlapping_kernels_of_one_stream(tmp_path: Path) -> None:
     events = [
         kernel("a", 1.5, 10.0),

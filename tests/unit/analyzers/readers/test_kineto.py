@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +9,18 @@ import numpy as np
 import pytest
 
 from mtpprof.analyzers.readers.columns import exact_ns, integers
-from mtpprof.analyzers.table import MISSING, Category
+from mtpprof.analyzers.table import EVENT_COLUMNS, MISSING, Category
 from mtpprof.analyzers.verdicts import Verdict
 from tests.unit.analyzers.chrome import (
     BASE_NS,
     Style,
     complete,
     kernel,
+    read_one,
     read_text,
     some_events,
     text,
+    write,
 )
 
 STYLES: tuple[Style, ...] = ("kineto", "compact", "indented")
@@ -313,6 +316,21 @@ class TestTimes:
         assert [problem.count for problem in table.problems if problem.verdict is Verdict.DAMAGED_EVENTS] == [
             3
         ]
+
+
+def test_memory_follows_the_table_and_not_the_text(tmp_path: Path) -> None:
+    padding = "x" * 1000
+    events = [complete(f"n{index % 9}", 1.5 + index, args={"Call stack": padding}) for index in range(30_000)]
+    path = write(tmp_path / "t.json.gz", text(events))
+    table = read_one(path)
+    tracemalloc.start()
+    try:
+        assert len(read_one(path)) == len(table) == 30_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    columns = sum(getattr(table, name).nbytes for name in EVENT_COLUMNS)
+    assert peak < 2 * columns + (8 << 20) < 36 << 20
 
 
 def test_integers_of_every_type() -> None:

@@ -178,3 +178,10 @@ def test_views_do_not_pass_for_tables(tmp_path: Path) -> None:
         connection.execute(f"create view {KERNELS} as {endless}")
     with pytest.raises(TraceFormatError, match="without the tables"):
         read_file(path)
+
+
+def test_raw_reports_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "report1.nsys-rep"
+    path.write_bytes(b"\x01\x02\x03" * 3000)
+    with pytest.raises(TraceFormatError, match="nsys export --type sqlite"):
+        read_file(path)
