@@ -7,7 +7,7 @@ the caller falls back to separate kernels and the trace says so. All CUDA paths:
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,8 +16,10 @@ from torch import Tensor
 from mtpprof.models.traffic import Kind
 
 
-class GlooBackend:
-    """`Backend` over a gloo process group. Sums in the tensor's own dtype, as gloo does."""
+class _GroupBackend:
+    """What gloo and NCCL have in common: plain collectives of a process group, in the tensor's own dtype."""
+
+    name: ClassVar[str]
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -26,7 +28,7 @@ class GlooBackend:
 
     def implementation(self, kind: Kind, tensor: Tensor) -> str:
         """See `Backend`."""
-        return "gloo"
+        return self.name
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """See `Backend`."""
@@ -37,11 +39,17 @@ class GlooBackend:
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """See `Backend`."""
         out = torch.empty((self.size, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
-        dist.all_gather(list(out.unbind(0)), tensor, group=self.group)
+        dist.all_gather_into_tensor(out, tensor, group=self.group)
         return list(out.unbind(0))
 
+
+class GlooBackend(_GroupBackend):
+    """`Backend` over a gloo process group; it has no fused form. The process group belongs to the caller."""
+
+    name = "gloo"
+
     def fused_norm_implementation(self, tensor: Tensor) -> str | None:
-        """See `Backend`: gloo has no fused kernel."""
+        """See `Backend`: none."""
         return None
 
     def all_reduce_residual_norm(
@@ -55,35 +63,19 @@ class GlooBackend:
         raise RuntimeError("gloo has no fused all-reduce")
 
     def close(self) -> None:
-        """See `Backend`: the process group belongs to the caller."""
+        """See `Backend`: nothing is held."""
 
 
-class NcclBackend:
+class NcclBackend(_GroupBackend):
     """`Backend` over an NCCL process group, with a fused form where one applies. Not run on a GPU."""
+
+    name = "nccl"
 
     def __init__(
         self, group: dist.ProcessGroup, *, max_rows: int, hidden_size: int, dtype: torch.dtype
     ) -> None:
-        self.group = group
-        self.rank = dist.get_rank(group)
-        self.size = dist.get_world_size(group)
+        super().__init__(group)
         self._fusion = _common_fusion(group, max_rows, hidden_size, dtype)
-
-    def implementation(self, kind: Kind, tensor: Tensor) -> str:
-        """See `Backend`."""
-        return "nccl"
-
-    def all_reduce(self, tensor: Tensor) -> Tensor:
-        """See `Backend`."""
-        out = tensor.clone()
-        dist.all_reduce(out, group=self.group)
-        return out
-
-    def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """See `Backend`."""
-        out = torch.empty((self.size, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
-        dist.all_gather_into_tensor(out, tensor, group=self.group)
-        return list(out.unbind(0))
 
     def fused_norm_implementation(self, tensor: Tensor) -> str | None:
         """See `Backend`."""
