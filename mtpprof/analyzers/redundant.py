@@ -24,6 +24,10 @@ from mtpprof.models.spec import ModelSpec
 from mtpprof.models.traffic import DTYPE_BYTES, Kind, payload_bytes
 from mtpprof.rundir import Record
 
+REDUNDANT = "redundant"
+OVERSIZED = "oversized"
+MISSING_CALL = "missing"
+
 Size = tuple[str, str, str]
 """kind, shape, dtype"""
 
@@ -204,12 +208,12 @@ def _excess(
         lacking = sum((left for other, left in under.items() if other[0] == size[0]), Fraction(0))
         oversized = min(count, lacking)
         _use_up(under, size[0], oversized)
-        for what, number in (("oversized", oversized), ("redundant", count - oversized)):
+        for what, number in ((OVERSIZED, oversized), (REDUNDANT, count - oversized)):
             if number:
                 yield _entry(what, stratum, size, number, base, saviours.get(size))
     for size, count in under.items():
         if count:
-            yield _entry("missing", stratum, size, count, base, None)
+            yield _entry(MISSING_CALL, stratum, size, count, base, None)
 
 
 def _use_up(under: dict[Size, Fraction], kind: str, count: Fraction) -> None:
@@ -242,7 +246,7 @@ def _entry(
         payload_bytes=round(count * payload_bytes(Kind(kind), tuple(dims), dtype, group))
         if dtype in DTYPE_BYTES
         else None,
-        time_ns=_time_of(stratum, size, count),
+        time_ns=None if what == MISSING_CALL else _time_of(stratum, size, count),
         sites=site_patterns(entry.site for entry in entries),
         avoided_by=saviour,
     )
