@@ -2,10 +2,7 @@
 
 What a file says of itself comes first, what its name says second, and a guess never: everything that cannot be told is
 named as a problem, and the user's rank map overrules all of it. The cheap look at each file (`Reader.peek`) is enough for
-this; files are read in full only by `open_traces`.
-
-One directory is one run, except where directories hold different ranks of one run. Of several captures of the same ranks
-in a directory the newest counts, and the others are named as stale; files that were asked for by name are all taken.
+this; files are read in full only by `open_traces`. Which files make a run is decided in `captures`.
 """
 
 from __future__ import annotations
@@ -13,15 +10,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from os.path import commonpath
 from pathlib import Path
 
+from mtpprof.analyzers.captures import FileSet, TraceFile, file_problem, labelled, merged, runs_of
 from mtpprof.analyzers.doctor import diagnose, diagnose_set
 from mtpprof.analyzers.loading import LoadOptions, load_files
 from mtpprof.analyzers.readers import READERS, Limits, Peek, TraceFormatError, reader_for
-from mtpprof.analyzers.readers.metadata import stamp_ns
 from mtpprof.analyzers.table import EventTable, TraceSet
 from mtpprof.analyzers.verdicts import Problem, Verdict
 from mtpprof.errors import InputError, UsageError
@@ -36,38 +32,9 @@ _RANK_PATTERNS = (
 """What a name says of the rank, the most explicit first; read in the file's name, then in its directory's."""
 _CAPTURE = re.compile(r"graph_capture|capture_traces")
 _FRONT_END = re.compile(r"async_llm|api_server|frontend")
-_SAME_CAPTURE_NS = 1_000_000_000
-_STALE_AFTER_NS = 600 * 10**9
 _RUN_FILES = frozenset({"run.json", "report.json", "timing.json", "outputs.json"})
 """Files of mtpprof's own run directories that are no traces."""
 _QUIET = frozenset({Verdict.NOT_A_TRACE})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFile:
-    """A file that is a trace by its first look."""
-
-    path: Path
-    peek: Peek
-    named: bool
-    """The user named the file itself, not a directory above it."""
-    rank: int | None
-    problems: tuple[Problem, ...] = ()
-
-    @property
-    def start_ns(self) -> int | None:
-        """When its capture began or ended, near enough to tell captures apart."""
-        return self.peek.start_ns or stamp_ns(self.path)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSet:
-    """The files of one run: at most one per known rank, in order of rank, unknown ones last."""
-
-    label: str
-    files: tuple[TraceFile, ...]
-    problems: tuple[Problem, ...] = ()
-    """Of files that were left out, and of the set as a whole."""
 
 
 def discover(
@@ -110,9 +77,9 @@ def discover(
     sets = [
         part
         for folder in sorted(groups.keys() | refused.keys())
-        for part in _captures(folder, groups.get(folder, []), tuple(refused.get(folder, ())))
+        for part in runs_of(folder, groups.get(folder, []), tuple(refused.get(folder, ())))
     ]
-    return _labelled(_merged(sets))
+    return labelled(merged(sets))
 
 
 def open_traces(
@@ -219,11 +186,11 @@ def _no_rank_at_all(path: Path) -> Problem | None:
     """The reason for which a file below a directory is no rank of it."""
     name = f"{path.parent.name}/{path.name}"
     if _CAPTURE.search(name):
-        return _problem(
+        return file_problem(
             path, Verdict.CAPTURE_TRACE, "shows the capture of CUDA graphs, not their use, and is left out"
         )
     if _FRONT_END.search(path.name):
-        return _problem(
+        return file_problem(
             path, Verdict.FRONT_END_TRACE, "shows the front end's process, which is no rank, and is left out"
         )
     return None
@@ -240,13 +207,13 @@ def _ranked(path: Path, peek: Peek, named: bool, rank_map: RankMap) -> TraceFile
     if mapped is None:
         rank = peek.rank if peek.rank is not None else by_name
         if rank is None and not peek.several:
-            problems.append(_problem(path, Verdict.UNKNOWN_RANK, "says nowhere which rank it is"))
+            problems.append(file_problem(path, Verdict.UNKNOWN_RANK, "says nowhere which rank it is"))
         elif peek.rank is None and by_name is not None:
             sentence = f"does not say its rank; its name is taken to say rank {by_name}"
-            problems.append(_problem(path, Verdict.ASSUMED_RANK, sentence, by_name))
+            problems.append(file_problem(path, Verdict.ASSUMED_RANK, sentence, by_name))
         elif by_name is not None and by_name != peek.rank and _RANK_PATTERNS[0].search(path.name):
             sentence = f"says that it is rank {peek.rank}, its name says rank {by_name}; the file is believed"
-            problems.append(_problem(path, Verdict.CONFLICTING_RANK, sentence, peek.rank))
+            problems.append(file_problem(path, Verdict.CONFLICTING_RANK, sentence, peek.rank))
     return TraceFile(path=path, peek=peek, named=named, rank=rank, problems=tuple(problems))
 
 
@@ -257,115 +224,6 @@ def _rank_by_name(path: Path) -> int | None:
             if len(found) == 1:
                 return found.pop()
     return None
-
-
-def _captures(folder: Path, files: list[TraceFile], refused: tuple[Problem, ...]) -> list[FileSet]:
-    """One directory's files as runs: the newest capture, or all of them where the user named the files."""
-    alone = [file for file in files if file.peek.several]
-    unknown = [file for file in files if file.rank is None and not file.peek.several]
-    captures: list[dict[int, TraceFile]] = [{}]
-    problems = list(refused)
-    for file in sorted(files, key=lambda file: (file.start_ns or 0, file.path)):
-        if file.rank is None or file.peek.several:
-            continue
-        twin = captures[-1].get(file.rank)
-        if twin is None:
-            captures[-1][file.rank] = file
-        elif _one_capture(twin, file):
-            problems.append(_duplicate(file, twin))
-        else:
-            captures.append({file.rank: file})
-    kept, stale = _newest(captures)
-    problems += stale
-    sets = [
-        FileSet(label=str(folder), files=tuple(capture[rank] for rank in sorted(capture)))
-        for capture in kept
-        if capture
-    ]
-    if unknown:
-        ranked = sets.pop().files if sets else ()
-        sets.append(FileSet(label=str(folder), files=(*ranked, *unknown)))
-    sets += [FileSet(label=str(file.path), files=(file,)) for file in alone]
-    *others, last = sets or [FileSet(label=str(folder), files=())]
-    return [*others, replace(last, problems=tuple(problems))]
-
-
-def _one_capture(first: TraceFile, second: TraceFile) -> bool:
-    """Whether two files of one rank cannot be told to be of different captures."""
-    if first.start_ns is None or second.start_ns is None:
-        return True
-    return abs(first.start_ns - second.start_ns) < _SAME_CAPTURE_NS
-
-
-def _duplicate(file: TraceFile, twin: TraceFile) -> Problem:
-    if file.peek.trace_id is not None and file.peek.trace_id == twin.peek.trace_id:
-        return _problem(file.path, Verdict.COPY, f"is a copy of {twin.path.name} and is left out", file.rank)
-    sentence = (
-        f"says that it is rank {file.rank}, and so does {twin.path.name} of the same capture; it is left out"
-    )
-    return _problem(file.path, Verdict.DUPLICATE_RANK, sentence, file.rank)
-
-
-def _newest(captures: list[dict[int, TraceFile]]) -> tuple[list[dict[int, TraceFile]], list[Problem]]:
-    """The captures that count, and the files that do not with the reason."""
-    newest = captures[-1]
-    if all(file.named for capture in captures for file in capture.values()):
-        return captures, []
-    stale = [file for capture in captures[:-1] for file in capture.values()]
-    latest = max((file.start_ns or 0 for file in newest.values()), default=0)
-    world = next((file.peek.world_size for file in reversed(newest.values()) if file.peek.world_size), None)
-    for rank, file in list(newest.items()):
-        late = file.start_ns is not None and latest - file.start_ns > _STALE_AFTER_NS
-        other = world is not None and file.peek.world_size not in (None, world)
-        if (late or other) and not file.named:
-            stale.append(newest.pop(rank))
-    problems = [
-        _problem(
-            file.path,
-            Verdict.STALE_FILE,
-            "belongs to an earlier capture than the newest of its directory",
-            file.rank,
-        )
-        for file in stale
-    ]
-    return [newest], problems
-
-
-def _merged(sets: list[FileSet]) -> list[FileSet]:
-    """Directories that hold different ranks of one run become one set; those without a trace leave their problems."""
-    filled = [part for part in sets if part.files]
-    orphaned = tuple(problem for part in sets if not part.files for problem in part.problems)
-    files = [file for part in filled for file in part.files]
-    ranks = [file.rank for file in files]
-    starts = [file.start_ns or 0 for file in files]
-    fits = (
-        len(filled) > 1
-        and None not in ranks
-        and len(set(ranks)) == len(ranks)
-        and len({file.peek.world_size for file in files}) == 1
-        and max(starts) - min(starts) < _STALE_AFTER_NS
-    )
-    if fits:
-        problems = tuple(problem for part in filled for problem in part.problems)
-        folder = commonpath([part.label for part in filled])
-        files.sort(key=lambda file: file.rank or 0)
-        filled = [FileSet(label=folder, files=tuple(files), problems=problems)]
-    first, *others = filled or [FileSet(label=sets[0].label, files=())]
-    return [replace(first, problems=(*first.problems, *orphaned)), *others]
-
-
-def _labelled(sets: list[FileSet]) -> tuple[FileSet, ...]:
-    """Labels without the part that all of them share."""
-    if len(sets) < 2:
-        return tuple(sets)
-    shared = commonpath([part.label for part in sets])
-    return tuple(
-        replace(
-            part,
-            label=str(Path(part.label).relative_to(shared)) if part.label != shared else Path(shared).name,
-        )
-        for part in sets
-    )
 
 
 def _assigned(file: TraceFile, tables: tuple[EventTable, ...]) -> list[EventTable]:
@@ -387,7 +245,7 @@ def _trace_set(label: str, tables: list[EventTable], problems: list[Problem]) ->
             sentence = (
                 f"gives rank {rank}, which {Path(kept[rank].meta.path).name} gives too, and is left out"
             )
-            problems.append(_problem(Path(table.meta.path), Verdict.DUPLICATE_RANK, sentence, rank))
+            problems.append(file_problem(Path(table.meta.path), Verdict.DUPLICATE_RANK, sentence, rank))
         else:
             kept[rank] = examined
     ordered = (*(kept[rank] for rank in sorted(kept)), *unknown)
@@ -399,7 +257,3 @@ def _trace_set(label: str, tables: list[EventTable], problems: list[Problem]) ->
         problems=tuple(problems),
     )
     return replace(traces, problems=(*traces.problems, *diagnose_set(traces)))
-
-
-def _problem(path: Path, verdict: Verdict, sentence: str, rank: int | None = None) -> Problem:
-    return Problem(verdict=verdict, sentence=f"{path}: it {sentence}.", path=str(path), rank=rank)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from mtpprof.analyzers.discovery import FileSet, discover, open_traces, parse_rank_map
+from mtpprof.analyzers.captures import FileSet
+from mtpprof.analyzers.discovery import discover, open_traces, parse_rank_map
 from mtpprof.analyzers.loading import LoadOptions
 from mtpprof.analyzers.verdicts import Verdict
 from mtpprof.errors import InputError, UsageError
@@ -140,6 +141,29 @@ class TestRuns:
         trace(tmp_path / "a" / "a.json", 0)
         trace(tmp_path / "b" / "b.json", 1, start=2 * HOUR_US)
         assert len(discover([tmp_path])) == 2
+
+    def test_data_parallel_replicas_that_each_start_at_rank_0_are_apart(self, tmp_path: Path) -> None:
+        for replica in (0, 1):
+            for rank in (0, 1):
+                trace(tmp_path / f"dp{replica}_pp0_tp{rank}_rank{rank}.json", rank)
+        sets = discover([tmp_path])
+        assert [part.label for part in sets] == ["dp0", "dp1"]
+        assert [[file.rank for file in part.files] for part in sets] == [[0, 1], [0, 1]]
+        assert verdicts(sets) == []
+
+    def test_stages_with_files_of_their_own_are_apart(self, tmp_path: Path) -> None:
+        for stage in ("EXTEND", "DECODE"):
+            for rank in (0, 1):
+                trace(tmp_path / f"1779022349.003-TP-{rank}-{stage}.trace.json", rank)
+        sets = discover([tmp_path])
+        assert [part.label for part in sets] == ["decode", "extend"]
+        assert verdicts(sets) == []
+
+    def test_data_parallel_replicas_with_ranks_of_one_world_are_together(self, tmp_path: Path) -> None:
+        for rank in range(4):
+            trace(tmp_path / f"dp{rank // 2}_tp{rank % 2}_rank{rank}.json", rank, world_size=4)
+        (part,) = discover([tmp_path])
+        assert [file.rank for file in part.files] == [0, 1, 2, 3]
 
     def test_the_newest_capture_counts_and_the_older_is_named(self, tmp_path: Path) -> None:
         for rank in (0, 1):
