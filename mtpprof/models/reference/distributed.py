@@ -39,7 +39,7 @@ class _GroupBackend:
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """See `Backend`."""
         out = torch.empty((self.size, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
-        dist.all_gather_into_tensor(out, tensor, group=self.group)
+        dist.all_gather(list(out.unbind(0)), tensor, group=self.group)
         return list(out.unbind(0))
 
 
