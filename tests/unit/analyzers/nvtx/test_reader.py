@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 import tracemalloc
 from pathlib import Path
 
@@ -8,8 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mtpprof.analyzers.nvtxnccl import communicators, nccl_calls
+from mtpprof.analyzers.nvtxsummary import summarize
+from mtpprof.analyzers.nvtxtrace import write_trace
 from mtpprof.analyzers.readers.nvtx import RangeKind, load_capture, load_captures
 from mtpprof.analyzers.readers.nvtxfile import NotNvtxFileError
+from mtpprof.analyzers.readers.nvtxtable import event_table
 from mtpprof.analyzers.verdicts import Verdict
 from mtpprof.errors import InputError
 from mtpprof.nvtxformat import DefinitionKind, EventKind, PayloadType
@@ -206,8 +211,18 @@ def test_captures_of_a_folder_come_by_rank(tmp_path: Path) -> None:
 
 SAMPLE = Written(
     definitions=[
-        definition(DefinitionKind.DOMAIN, 1, 1, text_field("domain")),
-        definition(DefinitionKind.STRING, 1, 1, text_field("string")),
+        definition(DefinitionKind.DOMAIN, 1, 1, text_field("NCCL")),
+        definition(DefinitionKind.STRING, 1, 1, text_field("ncclAllGather")),
+        schema_definition(
+            1,
+            (1 << 24) + 1,
+            [
+                (0, 18, 0, 0, "NCCL communicator ID"),
+                (0, 22, 0, 8, "Message size [bytes]"),
+                (0, 5, 0, 16, "No. of ranks"),
+            ],
+            static_bytes=24,
+        ),
         schema_definition(
             1,
             1 << 24,
@@ -226,6 +241,15 @@ SAMPLE = Written(
             payloads=((1 << 24, bytes(range(32))),),
         ),
         pop(30, domain=1),
+        WrittenEvent(
+            kind=EventKind.PUSH,
+            ns=32,
+            domain=1,
+            message=1,
+            payload_type=PayloadType.EXTENDED,
+            payloads=(((1 << 24) + 1, bytes(range(24))),),
+        ),
+        pop(35, domain=1),
         pop(40),
         start(50, 9, "free", thread=2),
         end(60, 9, thread=2),
@@ -261,6 +285,12 @@ def test_damaged_bytes_give_a_capture_or_a_named_refusal(
     for row in range(len(capture)):
         capture.payload(row)
         capture.end_payload(row)
+    summarize([capture])
+    nccl_calls(capture)
+    communicators(capture)
+    event_table(capture)
+    with tempfile.TemporaryDirectory() as folder:
+        assert write_trace([capture], Path(folder) / "t.json") == len(capture)
     columns = (capture.ts_ns, capture.dur_ns, capture.name, capture.domain, capture.thread, capture.depth)
     assert {len(column) for column in columns} == {len(capture)}
     assert np.all(np.diff(capture.ts_ns) >= 0)
