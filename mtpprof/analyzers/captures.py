@@ -1,9 +1,9 @@
 """Which files belong together: captures, replicas, copies and left-overs.
 
 One directory is one run, except where directories hold different ranks of one run, and where a directory holds several
-files of one rank whose names tell them apart, as data-parallel replicas and stages do. Of several captures of the same ranks in a directory the newest counts, and the
-others are named as stale; files that were asked for by name are all taken. Two files of one rank that cannot be told apart
-are named as duplicates, and nothing across ranks is then answered.
+files of one rank whose names tell them apart, as data-parallel replicas and stages do. Of several captures of the same
+ranks in a directory the newest counts, and the others are named as stale; files that were asked for by name are all taken.
+Two files of one rank that cannot be told apart are named as duplicates, and nothing across ranks is then answered.
 """
 
 from __future__ import annotations
