@@ -34,8 +34,6 @@ class Tracker:
         self.drafting = False
         self.phase = NONE
         self.sites: SiteMap | None = None
-        self.calls = 0
-        """Collectives since `begin`, recorded or not."""
         self._timing = False
         self._steps = 0
         self._index = 0
@@ -59,7 +57,6 @@ class Tracker:
         self._steps, self._index = steps, -skip
         self._starts_ns = []
         self._sequence.clear()
-        self.calls = 0
 
     def end(self) -> list[int]:
         """Stop watching. Returns the duration of each step that a following step has closed, ns."""
@@ -143,7 +140,7 @@ class Tracker:
         self._enter(phase)
 
     def _enter(self, phase: str) -> None:
-        if phase == self.phase and not self.recording:
+        if phase == self.phase:
             return
         self.phase = phase
         self._phase_range.close()
@@ -151,5 +148,6 @@ class Tracker:
             self._phase_range.enter_context(self._annotate(ranges.phase_name(phase)))
 
     def _end_ranges(self) -> None:
+        self.phase = NONE
         self._phase_range.close()
         self._step_range.close()
