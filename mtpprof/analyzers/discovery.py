@@ -93,7 +93,11 @@ def open_traces(
     """
     opened = examine_traces(paths, rank_map, options)
     if not any(traces.tables for traces in opened):
-        reasons = [problem.sentence for traces in opened for problem in traces.problems]
+        reasons = [
+            f"{problem.sentence.removesuffix('.')}; {problem.remedy}."
+            for traces in opened
+            for problem in traces.problems
+        ]
         raise InputError("no trace could be read: " + " ".join(reasons))
     return opened
 
@@ -237,8 +241,9 @@ def _trace_set(label: str, tables: list[EventTable], problems: list[Problem]) ->
     kept: dict[int, EventTable] = {}
     unknown = []
     for table in tables:
-        examined = table.with_problems(*diagnose(table))
         rank = table.meta.rank
+        found = (*table.problems, *diagnose(table))
+        examined = replace(table, problems=tuple(replace(problem, rank=rank) for problem in found))
         if rank is None:
             unknown.append(examined)
         elif rank in kept:

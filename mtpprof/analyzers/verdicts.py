@@ -175,6 +175,8 @@ class Problem:
     rank: int | None = None
     count: int | None = None
     """How many events, bytes or ranks it concerns, where that is a number."""
+    left_out: bool = False
+    """The file gave no table: answers about the others stand, those across ranks do not."""
 
     @property
     def severity(self) -> Severity:
@@ -184,7 +186,8 @@ class Problem:
     @property
     def forbids(self) -> frozenset[Answer]:
         """Answers that must be withheld because of it."""
-        return VERDICTS[self.verdict].forbids
+        forbids = VERDICTS[self.verdict].forbids
+        return forbids & _CROSS if self.left_out else forbids
 
     @property
     def remedy(self) -> str:

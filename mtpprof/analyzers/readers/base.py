@@ -27,15 +27,17 @@ class TraceFormatError(InputError):
         self.offset = offset
         """Byte of the (decompressed) text; None: the file as a whole."""
         where = "" if offset is None else f" (at byte {offset:,})"
+        self.finding = f"{path}: {reason}{where}"
+        """What is so, without what to do about it."""
         remedy = VERDICTS[verdict].remedy
-        super().__init__(f"{path}: {reason}{where}; {remedy}." if remedy else f"{path}: {reason}{where}.")
+        super().__init__(f"{self.finding}; {remedy}." if remedy else f"{self.finding}.")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild_error, (self.path, self.reason, self.verdict, self.offset)
 
     def problem(self) -> Problem:
         """The same as an entry of a list of problems."""
-        return Problem(verdict=self.verdict, sentence=str(self), path=self.path)
+        return Problem(verdict=self.verdict, sentence=f"{self.finding}.", path=self.path, left_out=True)
 
 
 def _rebuild_error(path: str, reason: str, verdict: Verdict, offset: int | None) -> TraceFormatError:

@@ -8,7 +8,7 @@ import pytest
 from mtpprof.analyzers.captures import FileSet
 from mtpprof.analyzers.discovery import discover, open_traces, parse_rank_map
 from mtpprof.analyzers.loading import LoadOptions
-from mtpprof.analyzers.verdicts import Verdict
+from mtpprof.analyzers.verdicts import Answer, Verdict, withheld
 from mtpprof.errors import InputError, UsageError
 from tests.traces import FOLDER, needs_traces
 from tests.unit.analyzers.chrome import some_events, text, write
@@ -262,7 +262,12 @@ class TestOpening:
             Verdict.MISSING_RANKS,
             Verdict.UNALIGNED_CLOCKS,
         }
-        assert Verdict.TRUNCATED in {problem.verdict for problem in traces.table(2).problems}
+        assert [(problem.verdict, problem.rank) for problem in traces.table(2).problems] == [
+            (Verdict.TRUNCATED, 2)
+        ]
+        # A file that cannot be read takes the comparison over ranks with it, and nothing else.
+        assert withheld(traces.all_problems(), Answer.CROSS_RANK)
+        assert not withheld(traces.all_problems(), Answer.COUNTS)
 
     def test_unknown_ranks_come_last_and_are_named(self, tmp_path: Path) -> None:
         trace(tmp_path / "a.json")
