@@ -50,19 +50,19 @@ class ChromeWriter:
     def slices(self, track: Track, slices: Slices) -> None:
         """One complete event a slice."""
         self._encode_texts()
+        head = f'{{"ph":"X","pid":{track.process},"tid":{track.number},"ts":'
+        encoded = self._encoded
         for start in range(0, len(slices), BATCH):
             part = slices.take(np.arange(start, min(start + BATCH, len(slices))))
-            head = f'{{"ph":"X","pid":{track.process},"tid":{track.number},"ts":'
             columns = zip(
                 _microseconds(part.ts_ns),
                 _microseconds(part.dur_ns),
                 part.category.tolist(),
                 part.name.tolist(),
-                self._flows(part),
+                _flows(part),
                 self._arguments(part.arguments, len(part)),
                 strict=True,
             )
-            encoded = self._encoded
             self._lines(
                 f'{head}{ts},"dur":{dur},"cat":{encoded[category]},"name":{encoded[name]}{flow}{arguments}}}'
                 for ts, dur, category, name, flow, arguments in columns
@@ -97,25 +97,26 @@ class ChromeWriter:
             msgspec.json.encode(text.encode("utf-8", "replace").decode()).decode() for text in new
         ]
 
-    def _arguments(self, arguments: tuple[Argument, ...], count: int) -> Iterator[str]:
+    def _arguments(self, arguments: tuple[Argument, ...], count: int) -> list[str]:
         """The `args` member of each slice, with its comma."""
-        columns = [self._column(argument) for argument in arguments]
-        for _ in range(count):
-            text = ",".join(filter(None, map(next, columns)))
-            yield f',"args":{{{text}}}' if text else ""
+        if not arguments:
+            return [""] * count
+        members = map("".join, zip(*map(self._column, arguments), strict=True))
+        return [f',"args":{{{member[1:]}}}' if member else "" for member in members]
 
-    def _column(self, argument: Argument) -> Iterator[str]:
-        key = msgspec.json.encode(argument.key).decode()
-        encoded = self._encoded
-        for value, present in zip(argument.column.tolist(), argument.present().tolist(), strict=True):
-            if not present:
-                yield ""
-            elif argument.kind is Values.TEXT:
-                yield f"{key}:{encoded[value]}"
-            elif argument.kind is Values.JSON:
-                yield f"{key}:{self._as_json(value)}"
-            else:
-                yield f"{key}:{value!r}"
+    def _column(self, argument: Argument) -> list[str]:
+        """Each slice's member for one argument, with a comma before it; empty where it has none."""
+        head = "," + msgspec.json.encode(argument.key).decode() + ":"
+        values, present = argument.column.tolist(), argument.present()
+        if argument.kind in (Values.TEXT, Values.JSON):
+            text = self._encoded.__getitem__ if argument.kind is Values.TEXT else self._as_json
+            members = {code: head + text(code) if code else "" for code in set(values)}
+            return [members[code] for code in values]
+        if present.all():
+            return [f"{head}{value!r}" for value in values]
+        return [
+            f"{head}{value!r}" if there else "" for value, there in zip(values, present.tolist(), strict=True)
+        ]
 
     def _as_json(self, code: int) -> str:
         """A text that is JSON as it stands; as a string where it is none after all."""
@@ -128,23 +129,25 @@ class ChromeWriter:
             self._json[code] = text
         return self._json[code]
 
-    @staticmethod
-    def _flows(slices: Slices) -> Iterator[str]:
-        if slices.flow is None:
-            yield from [""] * len(slices)
-            return
-        flow = slices.flow
+
+def _flows(slices: Slices) -> list[str]:
+    """The members of each slice that make its arrows, with their comma."""
+    flow = slices.flow
+    if flow is None or not flow.number.any():
+        return [""] * len(slices)
+    ends = {
+        (arrives, leaves): (',"flow_in":true' if arrives else "") + (',"flow_out":true' if leaves else "")
+        for arrives in (False, True)
+        for leaves in (False, True)
+    }
+    return [
+        f',"bind_id":"0x{number:x}"{ends[arrives, leaves]}' if number else ""
         for number, arrives, leaves in zip(
             flow.number.tolist(), flow.arrives.tolist(), flow.leaves.tolist(), strict=True
-        ):
-            if not number:
-                yield ""
-                continue
-            ends = (',"flow_in":true' if arrives else "") + (',"flow_out":true' if leaves else "")
-            yield f',"bind_id":"0x{number:x}"{ends}'
+        )
+    ]
 
 
-def _microseconds(ns: I64) -> Iterator[str]:
-    return (
-        f"{whole}.{rest:03}" for whole, rest in zip((ns // 1000).tolist(), (ns % 1000).tolist(), strict=True)
-    )
+def _microseconds(ns: I64) -> list[str]:
+    whole, rest = np.divmod(ns, 1000)
+    return [f"{us}.{below:03}" for us, below in zip(whole.tolist(), rest.tolist(), strict=True)]

@@ -248,7 +248,6 @@ def _title(table: EventTable, row: int, kind: _Class) -> str:
     if kind.on_device and table.device[row] != MISSING and table.stream[row] != MISSING:
         return f"GPU {table.device[row]} stream {table.stream[row]}"
     track: Track = table.tracks[table.track[row]]
-    thread = track.thread or "thread"
-    number = "" if str(track.tid) in thread else f" {track.tid}"
-    process = track.process or "process"
-    return f"{thread}{number} of {process} {track.pid}"
+    thread, process = track.thread or "thread", track.process or "process"
+    name = thread if str(track.tid) in thread else f"{thread} {track.tid}"
+    return name if track.pid == track.tid else f"{name} of {process} {track.pid}"

@@ -28,7 +28,7 @@ from mtpprof.analyzers.perfetto.timeline import Arm, StepPair, side_by_side
 from mtpprof.analyzers.table import I64, MISSING, Category
 from mtpprof.errors import UsageError
 
-UI_SLICES = 15_000_000
+UI_SLICES = 10_000_000
 """Beyond about this many slices Perfetto's UI runs out of memory (section "Size" of docs/export.md has the measurement)."""
 
 
