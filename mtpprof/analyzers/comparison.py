@@ -142,6 +142,28 @@ def _short_names(base: Path, arm: Path) -> tuple[str, str]:
     return str(base), str(arm)
 
 
+def sides_of(target: Target, spec: ModelSpec | None = None) -> list[Side]:
+    """Every side that a name stands for: the arms of a run (without repeats), or a capture.
+
+    Raises:
+        UsageError: a case or an arm that the run does not have.
+        InputError: unreadable runs or traces.
+    """
+    if not target.is_run:
+        return [trace_side([target.path], target.path.name, spec)]
+    directory = RunDirectory(target.path)
+    run = directory.run()
+    sides = [
+        run_side(directory, run, case, arm)
+        for case in _cases(run, target)
+        for arm in case.arms
+        if arm.repeats is None and target.arm in (None, arm.name)
+    ]
+    if not sides:
+        raise UsageError(f"{target.text}: the run has no such arm; leave the arm out to take all.")
+    return sides
+
+
 def _only_arm(target: Target) -> Side:
     run = RunDirectory(target.path).run()
     cases = _cases(run, target)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
 from mtpprof.analyzers.changes import Change
-from mtpprof.analyzers.strata import Form, Pairing, Stratum
+from mtpprof.analyzers.strata import Form, Pairing
 from mtpprof.models.ledger import LedgerEntry
 from mtpprof.models.optimizations import (
     CATALOGUE,
@@ -184,8 +184,3 @@ def engagement_by_change(pairing: Pairing, changed: Sequence[Change], name: str)
         opportunities=evidence.opportunities,
         reason=reason,
     )
-
-
-def has_sites(stratum: Stratum) -> bool:
-    """Whether the collectives of a stratum name their sites, as the catalogue's evidence needs."""
-    return any(form.site for form in stratum.forms)

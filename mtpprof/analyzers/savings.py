@@ -19,7 +19,6 @@ from mtpprof.analyzers.engagement import (
     Engagement,
     engagement_by_change,
     engagement_of,
-    has_sites,
     withheld_engagement,
 )
 from mtpprof.analyzers.expected import observed_entries
@@ -282,24 +281,29 @@ def _minus(stratum: StratumDifference | None, name: str) -> float | None:
 
 
 def _engagement(base: Side, arm: Side, pairings: Sequence[Pairing]) -> dict[str, Engagement]:
+    if arm.traces is None or arm.workload is not None:
+        return engagement_of_side(arm)
+    if not pairings:
+        reason = "the sides have no steps in common to compare"
+        return {name: withheld_engagement(Engaged.UNKNOWN, reason, requested=None) for name in CATALOGUE}
+    found = changes(pairings[0])
+    return {name: engagement_by_change(pairings[0], found, name) for name in CATALOGUE}
+
+
+def engagement_of_side(side: Side) -> dict[str, Engagement]:
+    """The verdict on every optimization of the catalogue that one arm of a run allows by itself."""
     found = {}
+    entries = observed_entries(side.traces.calls) if side.traces is not None else ()
     for name in CATALOGUE:
-        requested = None if arm.enabled is None else name in arm.enabled
-        if name in arm.not_applicable:
+        requested = None if side.enabled is None else name in side.enabled
+        if name in side.not_applicable:
             found[name] = withheld_engagement(
-                Engaged.NOT_APPLICABLE, arm.not_applicable[name], requested=requested
+                Engaged.NOT_APPLICABLE, side.not_applicable[name], requested=requested
             )
-        elif arm.traces is None:
-            found[name] = withheld_engagement(Engaged.UNKNOWN, arm.missing, requested=requested)
-        elif arm.workload is not None and any(map(has_sites, arm.traces.strata)):
-            found[name] = engagement_of(observed_entries(arm.traces.calls), name, requested=requested)
-        elif pairings:
-            main = pairings[0]
-            found[name] = engagement_by_change(main, changes(main), name)
+        elif side.traces is None:
+            found[name] = withheld_engagement(Engaged.UNKNOWN, side.missing, requested=requested)
         else:
-            found[name] = withheld_engagement(
-                Engaged.UNKNOWN, "the sides have no steps in common to compare", requested=requested
-            )
+            found[name] = engagement_of(entries, name, requested=requested)
     return found
 
 
@@ -321,7 +325,11 @@ def step_change(base: Side, arm: Side, confidence: float = CONFIDENCE) -> StepCh
         ours, theirs = ({number: side[number] for number in rounds} for side in (ours, theirs))
         if not rounds:
             return _unmeasured("no round was finished on both sides")
-    noise = _noise(base, confidence) if paired else _larger(_noise(base, confidence), _noise(arm, confidence))
+    noise = (
+        noise_of(base, confidence)
+        if paired
+        else _larger(noise_of(base, confidence), noise_of(arm, confidence))
+    )
     difference = (paired_interval if paired else welch_interval)(
         list(theirs.values()), list(ours.values()), confidence
     )
@@ -350,7 +358,8 @@ def _unmeasured(reason: str) -> StepChange:
     )
 
 
-def _noise(side: Side, confidence: float) -> NoiseFloor | None:
+def noise_of(side: Side, confidence: float = CONFIDENCE) -> NoiseFloor | None:
+    """The A/A floor of a side's case; None: its baseline was not repeated in two rounds."""
     rounds = sorted(side.repeat.keys() & side.baseline.keys())
     return noise_floor(
         [float(median(side.repeat[number])) for number in rounds],
