@@ -10,7 +10,19 @@ from typing import Annotated
 import typer
 
 from mtpprof import __version__
-from mtpprof.cli import analyze, compare, doctor, export, models, nvtx, optimizations, report, run, view
+from mtpprof.cli import (
+    analyze,
+    check,
+    compare,
+    doctor,
+    export,
+    models,
+    nvtx,
+    optimizations,
+    report,
+    run,
+    view,
+)
 
 app = typer.Typer(
     name="mtpprof",
@@ -44,6 +56,7 @@ for command in (
     run.run,
     report.report,
     compare.compare,
+    check.check,
     analyze.analyze,
     export.export,
     view.view,
