@@ -64,6 +64,7 @@ def key(path: Path) -> CacheKey | None:
         return None
     versions = [f"{reader.name}={reader.version}" for reader in READERS]
     parts = [
+        __version__,
         str(LAYOUT_VERSION),
         *versions,
         str(path),

@@ -142,27 +142,20 @@ class Columns:
         self._note_spans(ts_ns, dur_ns, written)
         category = np.array(self.categories, np.int8)[written]
         args = [event.args or NO_ARGS for event in events]
-        part = {
+        part: dict[str, Any] = {
             "ts_ns": ts_ns,
             "dur_ns": dur_ns,
             "name": [names[event.name] for event in events],
             "category": category,
             "track": [tracks[event.pid, event.tid] for event in events],
-            "device": _column(
-                args, _DEVICE[category], lambda found: integers([arg.device for arg in found], np.int16)
-            ),
-            "stream": _column(
-                args, _DEVICE[category], lambda found: integers([arg.stream for arg in found], np.int32)
-            ),
-            "correlation": _column(
-                args,
-                _CORRELATION[category],
-                lambda found: integers([arg.correlation for arg in found], np.int64),
-            ),
-            "external_id": _column(args, _EXTERNAL_ID[category], _external_ids),
-            "dims": _column(args, _SHAPES[category], self._dims),
-            "types": _column(args, _SHAPES[category], self._types),
         }
+        for having, fill in (
+            (_DEVICE, _device_columns),
+            (_CORRELATION, _correlations),
+            (_EXTERNAL_ID, _external_ids),
+            (_SHAPES, self._shape_columns),
+        ):
+            part |= _sparse(args, having[category], fill)
         for name, dtype in EVENT_COLUMNS.items():
             self.parts[name].append(np.asarray(part[name], dtype))
         self._add_collectives(args, np.flatnonzero(_COLLECTIVE[category]).tolist())
@@ -180,13 +173,12 @@ class Columns:
         spans = np.flatnonzero(written == self.codes_of_categories.get(WINDOW_SPAN, MISSING))
         self.window_ns += ts_ns[spans].tolist() + (ts_ns[spans] + dur_ns[spans]).tolist()
 
-    def _dims(self, args: Sequence[Args]) -> NDArray[Any]:
+    def _shape_columns(self, args: Sequence[Args]) -> dict[str, Any]:
         shapes = self.shapes
-        return np.array([shapes[bytes(arg.dims or arg.old_dims)] for arg in args], np.int32)
-
-    def _types(self, args: Sequence[Args]) -> NDArray[Any]:
-        shapes = self.shapes
-        return np.array([shapes[bytes(arg.types)] for arg in args], np.int32)
+        return {
+            "dims": [shapes[bytes(arg.dims or arg.old_dims)] for arg in args],
+            "types": [shapes[bytes(arg.types)] for arg in args],
+        }
 
     def _add_collectives(self, args: Sequence[Args], rows: Sequence[int]) -> None:
         entries = [
@@ -260,25 +252,37 @@ def category_of(cat: object) -> Category:
     return CATEGORIES.get(str(cat).lower(), Category.OTHER)
 
 
-def _column(
-    args: list[Args], having: Bools, column: Callable[[Sequence[Args]], NDArray[Any]]
-) -> NDArray[Any]:
-    """A column made from the arguments of the events that can have it; -1 for the others."""
+def _sparse(
+    args: list[Args], having: Bools, fill: Callable[[Sequence[Args]], dict[str, Any]]
+) -> dict[str, NDArray[Any]]:
+    """Columns made from the arguments of the events that can have them; -1 for the others."""
     rows = np.flatnonzero(having)
     if len(rows) == len(args):
-        return column(args)
-    found = np.full(len(args), MISSING, np.int64)
-    if len(rows):
-        found[rows] = column([args[row] for row in rows.tolist()])
-    return found
+        return fill(args)
+    columns = {}
+    for name, values in fill([args[row] for row in rows.tolist()]).items():
+        columns[name] = np.full(len(args), MISSING, np.int64)
+        columns[name][rows] = values
+    return columns
 
 
-def _external_ids(args: Sequence[Args]) -> NDArray[Any]:
+def _device_columns(args: Sequence[Args]) -> dict[str, Any]:
+    return {
+        "device": integers([arg.device for arg in args], np.int16),
+        "stream": integers([arg.stream for arg in args], np.int32),
+    }
+
+
+def _correlations(args: Sequence[Args]) -> dict[str, Any]:
+    return {"correlation": integers([arg.correlation for arg in args], np.int64)}
+
+
+def _external_ids(args: Sequence[Args]) -> dict[str, Any]:
     ids = integers([arg.external_id for arg in args], np.int64)
     absent = np.flatnonzero(ids == MISSING)
     if len(absent):
         ids[absent] = integers([args[row].old_external_id for row in absent.tolist()], np.int64)
-    return ids
+    return {"external_id": ids}
 
 
 def integers(values: list[Any], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
