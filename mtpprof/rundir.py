@@ -6,6 +6,7 @@
           <case>/<arm>/timing.json            per round, per rank, per step, integer ns, no profiler
           <case>/<arm>/outputs.json           tokens and accepted counts, per round
           <case>/<arm>/rank<r>.pt.trace.json.gz
+          nvtx/rank<r>.pid<p>.nvtx            NVTX of each process, from its first range to its end
           report.json                         the answer
 
 Every JSON file carries `schema_version`, is written under a temporary name and then renamed, so that a reader sees a whole file
@@ -30,6 +31,7 @@ REPORT_FILE = "report.json"
 TIMING_FILE = "timing.json"
 OUTPUTS_FILE = "outputs.json"
 LOGS = "logs"
+NVTX_FOLDER = "nvtx"
 WORKER_FAILED = "worker_failed"
 """Event of a rank that failed: rank, exit_code, signal, message."""
 MAX_JSON_BYTES = 256 * 1024 * 1024
@@ -96,6 +98,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """`KEY=VALUE` as passed through to the engine."""
     deviations: list[str] = []
     """In what the engine runs something else than was asked for, one sentence each."""
+    capture: list[str] = msgspec.field(default_factory=lambda: ["torch"])
+    """What records the profiled windows: `torch`, `nvtx`, `nsys`."""
     error: str | None = None
     """Why a run is `failed` or `interrupted`."""
 
@@ -142,6 +146,9 @@ class RoundOutputs(Record, frozen=True, kw_only=True):
     """Tokens of each sequence, in order."""
     accepted: list[list[int]]
     """Tokens that each step gave each sequence, `[step][sequence]`: accepted drafts + 1."""
+    probe: list[list[float]] = []
+    """Log-probability of each token of the prompts but the first, `[prompt][position]`, in one pass over whole prompts: the same input
+    in every arm, so that outputs can be held against each other as numbers. Empty: not measured."""
 
 
 class OutputsRecord(Record, frozen=True, kw_only=True):
@@ -167,6 +174,11 @@ class RunDirectory:
     def trace(self, case: str, arm: str, rank: int) -> Path:
         """Torch-profiler trace of one rank."""
         return self.arm(case, arm) / f"rank{rank}.pt.trace.json.gz"
+
+    @property
+    def nvtx(self) -> Path:
+        """Folder of the NVTX captures, one file per process."""
+        return self.root / NVTX_FOLDER
 
     def log(self, rank: int) -> Path:
         """What one rank printed."""

@@ -16,6 +16,7 @@ from mtpprof.analyzers.calls import Calls, Vocabulary, join
 from mtpprof.analyzers.classify import with_user_rules
 from mtpprof.analyzers.collectives import Suspect, find_calls
 from mtpprof.analyzers.derive import derive_by_position, derive_from_model
+from mtpprof.analyzers.nvtxbytes import tell_bytes
 from mtpprof.analyzers.phases import tell_phases
 from mtpprof.analyzers.ranks import Clock, GroupView, match_ranks
 from mtpprof.analyzers.rules import Rule
@@ -154,6 +155,9 @@ class _Parts:
         for index, table in enumerate(traces.tables):
             found = find_calls(table, classifier, vocabulary)
             columns = found.columns
+            if table.nvtx is not None:
+                tell_bytes(columns, table.nvtx, vocabulary)
+                notes += [f"{_name(table)}: {sentence}" for sentence in table.nvtx.sentences]
             marks = find_marks(table, columns)
             step, start, end = place_calls(table, columns, marks)
             tell_phases(table, columns, marks, step, vocabulary)

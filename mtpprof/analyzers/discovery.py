@@ -17,6 +17,7 @@ from pathlib import Path
 from mtpprof.analyzers.captures import FileSet, TraceFile, file_problem, labelled, merged, runs_of
 from mtpprof.analyzers.doctor import diagnose, diagnose_set
 from mtpprof.analyzers.loading import LoadOptions, load_files
+from mtpprof.analyzers.nvtxattach import attach
 from mtpprof.analyzers.readers import READERS, Limits, Peek, TraceFormatError, reader_for
 from mtpprof.analyzers.table import EventTable, TraceSet
 from mtpprof.analyzers.verdicts import Problem, Verdict
@@ -234,7 +235,7 @@ def _assigned(file: TraceFile, tables: tuple[EventTable, ...]) -> list[EventTabl
     """The tables of a file with the rank that was found for it."""
     if len(tables) > 1:
         return list(tables)
-    return [table.with_rank(file.rank).with_problems(*file.problems) for table in tables]
+    return [attach(table.with_rank(file.rank).with_problems(*file.problems)) for table in tables]
 
 
 def _trace_set(label: str, tables: list[EventTable], problems: list[Problem]) -> TraceSet:

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mtpprof.analyzers.nvtxbeside import NvtxBeside
 from mtpprof.analyzers.verdicts import Problem
 
 I8 = NDArray[np.int8]
@@ -205,6 +206,8 @@ class EventTable:
     collectives: Collectives
     meta: TraceMeta
     problems: tuple[Problem, ...] = ()
+    nvtx: NvtxBeside | None = None
+    """The NVTX capture of the same process; not saved. None: there is none."""
 
     def __len__(self) -> int:
         return len(self.ts_ns)
