@@ -43,6 +43,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     vllm_arg: list[str] | UnsetType = UNSET
     device: str | UnsetType = UNSET
     transport: str | UnsetType = UNSET
+    capture: str | UnsetType = UNSET
     timeout: float | UnsetType = UNSET
     name: str | UnsetType = UNSET
 

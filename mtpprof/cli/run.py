@@ -94,6 +94,14 @@ def run(
     profile_steps: Annotated[
         int, typer.Option(help="Steps in each arm's profiled window.", rich_help_panel=HOW)
     ] = 4,
+    capture: Annotated[
+        str | None,
+        typer.Option(
+            metavar="torch,nvtx|torch|nsys",
+            help="What records the profiled windows. Default: torch,nvtx, or torch where no C compiler is.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of weights, prompts and order of visits.", rich_help_panel=HOW)
     ] = 0,
@@ -186,6 +194,8 @@ def run(
         f"mtpprof: engine {record.engine} on {record.device} ({record.engine_reason}), transport {record.transport}"
     )
     console.print(f"mtpprof: run directory {_short(directory.root)}")
+    for sentence in record.deviations:
+        console.print(f"mtpprof: {sentence}")
     _carry_out(record, directory, nodes)
     if node_rank == 0:
         from mtpprof.cli.report import show_report
@@ -240,6 +250,7 @@ def run_options(values: dict[str, Any], nodes: Any) -> RunOptions:
         name=values["name"],
         nodes=nodes,
         engine_arguments=tuple(values["vllm_arg"] or ()),
+        capture=values["capture"],
         argv=tuple(sys.argv[1:]),
     )
 

@@ -30,6 +30,7 @@ from mtpprof.profilers.engines.vllm import patches
 from mtpprof.profilers.engines.vllm.engine import VllmEngine
 from mtpprof.profilers.experiment import remaining
 from mtpprof.profilers.plan import Case, PlanOptions, make_cases
+from mtpprof.profilers.recording import choose_recording, recorded
 from mtpprof.profilers.supervise import OnEvent, supervise
 from mtpprof.rundir import RUN_FILE, SCHEMA_VERSION, ArmRecord, CaseRecord, RunDirectory, RunRecord
 
@@ -59,6 +60,8 @@ class RunOptions:
     nodes: Nodes = field(default_factory=Nodes)
     engine_arguments: tuple[str, ...] = ()
     """`KEY=VALUE` passed through to vLLM."""
+    capture: str | None = None
+    """Names of what records, with commas between; None: torch, and NVTX where it can be."""
     argv: tuple[str, ...] = ()
 
 
@@ -119,6 +122,7 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
     ):
         if value < least:
             raise UsageError(f"{name} {value:g}: must be {least} or more.")
+    recording = choose_recording(options.capture)
     choice = choose_engine(options.engine, options.device, options.plan.tp, options.nodes)
     if options.engine_arguments and choice.engine != "vllm":
         raise UsageError(
@@ -154,9 +158,11 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
         versions=machine.package_versions(),
         cases=[_case_record(case) for case in cases],
         engine_arguments=list(options.engine_arguments),
+        capture=list(recording.capture),
     )
     engine.preflight(run, directory, options.nodes)
-    return msgspec.structs.replace(run, deviations=engine.deviations(run)), directory
+    deviations = [*engine.deviations(run), *([recording.without] if recording.without else [])]
+    return msgspec.structs.replace(run, deviations=deviations), directory
 
 
 def resume_run(folder: Path, nodes: Nodes) -> tuple[RunRecord, RunDirectory]:
@@ -191,7 +197,8 @@ def carry_out(run: RunRecord, directory: RunDirectory, nodes: Nodes, on_event: O
             _wait_for_plan(directory, run.timeout_s)
         if any(remaining(case, directory).count for case in run.cases):
             engine = ENGINES[run.engine]()
-            supervise(engine.command(run, directory, nodes), run, directory, on_event)
+            command = recorded(engine.command(run, directory, nodes), run, directory)
+            supervise(command, run, directory, on_event)
     except MtpprofError as error:
         status: Literal["interrupted", "failed"] = (
             "interrupted" if isinstance(error, InterruptedRunError) else "failed"
