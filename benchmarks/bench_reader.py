@@ -205,14 +205,19 @@ def made_up(target: Path, events: int) -> Path:
             '{\n  "schemaVersion": 1,\n  "baseTimeNanoseconds": 1759300074000000000,\n  "traceEvents": [\n  '
         )
         for index in range(events):
-            of_kernel = {"device": 0, "stream": 7, "correlation": index // 2, "grid": [index % 100, 1, 1]}
+            of_kernel = {
+                "External id": index // 2, "queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": index // 2,
+                "registers per thread": 32, "shared memory": 0, "blocks per SM": 0.0125, "warps per SM": 0.05,
+                "grid": [index % 100, 1, 1], "block": [128, 1, 1], "est. achieved occupancy %": 0,
+            }  # fmt: skip
             of_op = {
-                "External id": index // 2,
-                "Input Dims": [[index % 100, 256], []],
-                "Input type": ["float", ""],
-            }
+                "External id": index // 2, "Record function id": 0, "Concrete Inputs": ["", ""], "Input type": ["float", ""],
+                "Input Strides": [[256, 1], []], "Input Dims": [[index % 100, 256], []], "Ev Idx": index,
+            }  # fmt: skip
             args = json.dumps(of_kernel if index % 2 else of_op)
-            cat, name = ("kernel", "void kernel") if index % 2 else ("cpu_op", "aten::op")
+            cat, name = (
+                ("kernel", "void at::native::elementwise_kernel") if index % 2 else ("cpu_op", "aten::op")
+            )
             file.write(",\n  " if index else "")
             file.write(
                 f'{{\n    "ph": "X", "cat": "{cat}", "name": "{name}_{index % 100}", "pid": 7, "tid": 7,\n    '
