@@ -44,7 +44,7 @@ def large_table(events: int) -> Any:
     table = traces.tables[0]
     copies = -(-events // len(table))
     span = int(table.end_ns.max() - table.ts_ns[0]) + 1000
-    columns = {name: np.tile(getattr(table, name), copies) for name in EVENT_COLUMNS}
+    columns: dict[str, Any] = {name: np.tile(getattr(table, name), copies) for name in EVENT_COLUMNS}
     columns["ts_ns"] += np.repeat(np.arange(copies) * span, len(table))
     sparse = {name: np.tile(getattr(table.collectives, name), copies) for name in COLLECTIVE_COLUMNS}
     sparse["row"] += np.repeat(np.arange(copies) * len(table), len(table.collectives)).astype(np.int32)

@@ -8,6 +8,7 @@ at their time. Source: Trace Event Format, Chromium project.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
@@ -30,8 +31,8 @@ class ChromeWriter:
         self._texts = texts
         self._encoded: list[str] = []
         self._json: dict[int, str] = {}
-        head = msgspec.json.encode({"schemaVersion": 1, "displayTimeUnit": "ns", **metadata})
-        self._file.write(head[:-1] + b',"traceEvents":[\n')
+        head = _json({"schemaVersion": 1, "displayTimeUnit": "ns", **metadata})
+        self._file.write(f'{head[:-1]},"traceEvents":[\n'.encode())
         self._separator = b""
 
     def process(self, process: Process) -> None:
@@ -70,7 +71,7 @@ class ChromeWriter:
 
     def counter(self, track: Track, ts_ns: I64, values: NDArray[np.float64]) -> None:
         """One counter event a value."""
-        name = msgspec.json.encode(f"{track.name} ({track.unit})" if track.unit else track.name).decode()
+        name = _json(f"{track.name} ({track.unit})" if track.unit else track.name)
         head = f'{{"ph":"C","pid":{track.process},"name":{name},"ts":'
         self._lines(
             f'{head}{ts},"args":{{"value":{value!r}}}}}'
@@ -89,13 +90,10 @@ class ChromeWriter:
 
     def _metadata(self, name: str, pid: int, tid: int, /, **arguments: Any) -> None:
         event = {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": arguments}
-        self._lines(iter([msgspec.json.encode(event).decode()]))
+        self._lines(iter([_json(event)]))
 
     def _encode_texts(self) -> None:
-        new = self._texts.texts[len(self._encoded) :]
-        self._encoded += [
-            msgspec.json.encode(text.encode("utf-8", "replace").decode()).decode() for text in new
-        ]
+        self._encoded += map(_json, self._texts.texts[len(self._encoded) :])
 
     def _arguments(self, arguments: tuple[Argument, ...], count: int) -> list[str]:
         """The `args` member of each slice, with its comma."""
@@ -106,7 +104,7 @@ class ChromeWriter:
 
     def _column(self, argument: Argument) -> list[str]:
         """Each slice's member for one argument, with a comma before it; empty where it has none."""
-        head = "," + msgspec.json.encode(argument.key).decode() + ":"
+        head = f",{_json(argument.key)}:"
         values, present = argument.column.tolist(), argument.present()
         if argument.kind in (Values.TEXT, Values.JSON):
             text = self._encoded.__getitem__ if argument.kind is Values.TEXT else self._as_json
@@ -128,6 +126,12 @@ class ChromeWriter:
                 text = self._encoded[code]
             self._json[code] = text
         return self._json[code]
+
+
+def _json(value: object) -> str:
+    """`value` as JSON that every parser takes: what is no valid Unicode is replaced."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode()
 
 
 def _flows(slices: Slices) -> list[str]:

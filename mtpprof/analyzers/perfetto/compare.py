@@ -239,7 +239,7 @@ _TIMES = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
 def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
     """With its sign, in the largest unit that leaves a digit before the point."""
     unit, scale = next(((unit, scale) for unit, scale in units if abs(value) >= scale), units[-1])
-    return f"{value / scale:+.3g} {unit}"
+    return f"{value / scale + 0.0:+.3g} {unit}"  # adding zero makes -0.0 positive
 
 
 def _step_sum(first: Rank, second: Rank, calls: tuple[Calls, Calls], pair: StepPair) -> _StepSum | None:
