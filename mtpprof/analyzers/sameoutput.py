@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from mtpprof.analyzers.stats import Interval, bootstrap_interval
 from mtpprof.rundir import OutputsRecord, Record
 
+ROUNDING = 0.01
+"""Relative distance of log-probabilities up to which arms are taken to compute the same function in bf16."""
 MIN_DISTINCT_TOKENS = 8
 """Fewer distinct tokens than this in an output, and equal tokens prove little."""
 
@@ -43,6 +45,10 @@ class SameOutput(Record, frozen=True, kw_only=True):
     """The first difference of each sequence that has one."""
     weak: str | None
     """Why sameness proves little here; None: the output varies enough."""
+    distance: float | None = None
+    """Largest relative distance of a round's log-probabilities of the prompts' tokens to the reference's; None: not measured."""
+    within_rounding: bool | None = None
+    """Whether that is what rounding in another order can do; None: not measured."""
 
 
 class Acceptance(Record, frozen=True, kw_only=True):
@@ -83,11 +89,13 @@ def same_output(outputs: OutputsRecord | None, reference: OutputsRecord | None) 
                         reference=theirs[position],
                     )
                 )
+    distance = probe_distance(outputs, reference)
+    within = None if distance is None else distance <= ROUNDING
     first = min(
         ((entry.sequence, entry.position) for entry in divergences), key=lambda at: at[1], default=None
     )
     return SameOutput(
-        same=not divergences and compared > 0,
+        same=not divergences and compared > 0 and within is not False,
         tokens=compared,
         agreeing=agreeing,
         sequences=sequences,
@@ -95,7 +103,24 @@ def same_output(outputs: OutputsRecord | None, reference: OutputsRecord | None) 
         first_difference=first,
         divergences=divergences,
         weak=_weakness(compared, len(distinct)),
+        distance=distance,
+        within_rounding=within,
     )
+
+
+def probe_distance(outputs: OutputsRecord, reference: OutputsRecord) -> float | None:
+    """Largest distance of a round's probe to the reference's first; None: one of the two was not measured."""
+    expected = next((entry.probe for entry in reference.rounds if entry.probe), None)
+    if expected is None:
+        return None
+    flat = [value for prompt in expected for value in prompt]
+    found = [
+        relative_distance([value for prompt in entry.probe for value in prompt], flat)
+        for entry in outputs.rounds
+        if entry.probe
+    ]
+    known = [distance for distance in found if distance is not None]
+    return max(known) if known else None
 
 
 def _weakness(compared: int, distinct: int) -> str | None:

@@ -131,7 +131,9 @@ def _store_window(
             schema_version=SCHEMA_VERSION,
             rounds=[
                 *(entry for entry in (outputs.rounds if outputs else []) if entry.round != round_index),
-                RoundOutputs(round=round_index, tokens=window.tokens, accepted=window.accepted),
+                RoundOutputs(
+                    round=round_index, tokens=window.tokens, accepted=window.accepted, probe=window.probe
+                ),
             ],
         ),
     )

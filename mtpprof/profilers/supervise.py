@@ -80,8 +80,8 @@ def supervise(command: Command, run: RunRecord, directory: RunDirectory, on_even
             lifetime.end_group(process, STOP_GRACE_S)
             lifetime.remove_segments(command.shared_memory_prefix)
             lifetime.remove_leftovers(command.leftovers, segments)
-            if command.scratch is not None:
-                shutil.rmtree(command.scratch, ignore_errors=True)
+            for folder in command.scratch:
+                shutil.rmtree(folder, ignore_errors=True)
     if process.returncode or failures:
         raise describe_failure(root_cause(failures), directory, process.returncode)
 

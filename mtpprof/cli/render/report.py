@@ -74,7 +74,7 @@ def _notes(case: CaseReport) -> Iterator[str]:
 def _output_notes(difference: Difference) -> Iterator[str]:
     output = difference.output
     if output is not None and not output.same:
-        yield f"{difference.arm}: tokens: {output_text(output)}."
+        yield f"{difference.arm}: output: {output_text(output)}."
     elif output is not None and output.weak:
         yield f"{difference.arm}: tokens are the same, which proves little: {output.weak}."
 
@@ -119,6 +119,8 @@ def _tokens(arm: ArmReport) -> str:
         return "reference" if arm.name == BASELINE else UNKNOWN
     if output.same:
         return output_text(output)
+    if output.within_rounding is False:
+        return "logits differ"
     return f"{output.agreeing}/{output.tokens} agree"
 
 

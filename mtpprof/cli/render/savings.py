@@ -260,6 +260,8 @@ def output_text(output: SameOutput | None) -> str:
         return UNKNOWN
     if output.same:
         return "same (weak)" if output.weak else "same"
+    if output.within_rounding is False:
+        return f"logits differ by {output.distance:.1%}, more than rounding does"
     if output.first_difference is None:
         return UNKNOWN
     sequence, position = output.first_difference

@@ -6,7 +6,7 @@ Parent side: `Engine` checks that a plan can run here and says which command run
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,8 +23,8 @@ class Command:
     """Segments under /dev/shm that belong to this run, removed after it however it ended."""
     leftovers: tuple[str, ...] = ()
     """Patterns of segments that the processes may leave under names that do not tell the run: new ones that nobody uses are removed."""
-    scratch: Path | None = None
-    """Folder that is removed after the run."""
+    scratch: tuple[Path, ...] = ()
+    """Folders that are removed after the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,8 @@ class Window:
     accepted: list[list[int]]
     metrics: EngineMetrics | None = None
     """What the engine's own counters say of the window."""
+    probe: list[list[float]] = field(default_factory=list)
+    """See `RoundOutputs.probe`."""
 
 
 class Session(Protocol):

@@ -89,3 +89,40 @@ def test_distance_of_block_outputs() -> None:
     assert relative_distance([1.0], [0.0]) == math.inf
     assert relative_distance([0.0], [0.0]) == 0
     assert relative_distance([1.0], [1.0, 2.0]) is None
+
+
+def _probed(*probes: list[list[float]]) -> OutputsRecord:
+    return OutputsRecord(
+        schema_version=1,
+        rounds=[
+            RoundOutputs(round=index, tokens=[VARIED], accepted=[], probe=probe)
+            for index, probe in enumerate(probes)
+        ],
+    )
+
+
+def test_equal_tokens_of_another_function_are_not_the_same_output() -> None:
+    reference = _probed([[-4.0, -3.0], [-5.0]])
+    rounding = same_output(_probed([[-4.01, -3.0], [-5.0]]), reference)
+    assert rounding is not None
+    assert rounding.same
+    assert rounding.within_rounding
+    assert rounding.distance == pytest.approx(0.01 / math.sqrt(50))
+    other = same_output(_probed([[-4.0, -3.0], [-5.0]], [[-4.5, -3.0], [-5.0]]), reference)
+    assert other is not None
+    assert not other.same
+    assert (other.diverging, other.within_rounding) == (0, False)
+
+
+def test_a_probe_that_was_not_measured_says_nothing() -> None:
+    for mine, theirs in ((_probed([]), _probed([[-1.0]])), (_probed([[-1.0]]), _probed([]))):
+        found = same_output(mine, theirs)
+        assert found is not None
+        assert found.same
+        assert (found.distance, found.within_rounding) == (None, None)
+
+
+def test_probes_of_other_prompts_are_not_compared() -> None:
+    found = same_output(_probed([[-1.0, -2.0]]), _probed([[-1.0]]))
+    assert found is not None
+    assert found.distance is None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 from mtpprof.errors import MissingEnvironmentError, UsageError
 from mtpprof.models.optimizations import CATALOGUE
@@ -83,12 +85,15 @@ class VllmEngine:
             environment["HF_HUB_OFFLINE"] = "1"
         if run.device == "cpu":
             environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", core_binding(run.cases[0].tp))
+        # vLLM leaves sockets and rendezvous files where temporary files go; a socket's path must be short.
+        temporary = Path(tempfile.mkdtemp(prefix="mtpprof-vllm-"))
+        environment["TMPDIR"] = str(temporary)
         return Command(
             argv=(sys.executable, "-m", "mtpprof.profilers.engines.vllm.driver", str(directory.root)),
             environment=environment,
             shared_memory_prefix="",
             leftovers=SEGMENT_PATTERNS,
-            scratch=scratch_folder(directory),
+            scratch=(scratch_folder(directory), temporary),
         )
 
     def _check_installed(self, run: RunRecord) -> None:

@@ -20,6 +20,9 @@ from mtpprof.profilers.engines.vllm.metrics import Snapshot
 from mtpprof.profilers.sizes import spec_of
 from mtpprof.rundir import CaseRecord, RunRecord
 
+PROBED_PROMPTS = 4
+"""Prompts whose tokens' log-probabilities are compared over the arms."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -64,7 +67,13 @@ class EngineSession:
             after = Snapshot.of(self._llm.get_metrics())
         metrics = after.since(before, steps + CLOSING_STEPS)
         self._check(step_ns, steps)
-        return Window(step_ns=step_ns, tokens=progress.tokens, accepted=progress.accepted, metrics=metrics)
+        return Window(
+            step_ns=step_ns,
+            tokens=progress.tokens,
+            accepted=progress.accepted,
+            metrics=metrics,
+            probe=self._probe(),
+        )
 
     def profile_window(
         self, enabled: frozenset[str], *, warmup: int, steps: int, folder: Path
@@ -84,6 +93,14 @@ class EngineSession:
 
     def close(self) -> None:
         """See `Session`: the engine stays with the host for the next case."""
+
+    def _probe(self) -> list[list[float]]:
+        """What the model under the arm that is set makes of the prompts: see `RoundOutputs.probe`.
+
+        Not a window: vLLM prefills the prompts once more and gives the log-probabilities of their own tokens.
+        """
+        batch = _Batch(self._engine, self._alive)
+        return batch.prompt_logprobs(self._prompts[:PROBED_PROMPTS], f"{self._windows}-probe")
 
     def _check(self, step_ns: list[list[int]], steps: int) -> None:
         for rank, durations in enumerate(step_ns):
@@ -128,17 +145,14 @@ class _Batch:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        for index, prompt in enumerate(prompts):
-            params = SamplingParams(
-                max_tokens=max_tokens,
-                temperature=0.0,
-                ignore_eos=True,
-                detokenize=False,
-                output_kind=RequestOutputKind.DELTA,
-            )
-            name = f"{tag}-{index}"
-            self._ids.append(self._engine.add_request(name, {"prompt_token_ids": prompt}, params) or name)
-            self._place[name] = self._place[self._ids[-1]] = index
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            temperature=0.0,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        self._add(prompts, params, tag)
         for _ in range(2):
             # With asynchronous scheduling the first call only launches the step.
             first = self.steps(1)
@@ -148,6 +162,32 @@ class _Batch:
         raise RunError(
             f"sequences {silent} got no token from their prefill; vLLM did not prefill them in one step."
         )
+
+    def _add(self, prompts: Sequence[list[int]], params: Any, tag: str) -> None:
+        for index, prompt in enumerate(prompts):
+            name = f"{tag}-{index}"
+            self._ids.append(
+                self._engine.add_request(name, {"prompt_token_ids": prompt}, params.clone()) or name
+            )
+            self._place[name] = self._place[self._ids[-1]] = index
+
+    def prompt_logprobs(self, prompts: Sequence[list[int]], tag: str) -> list[list[float]]:
+        """Log-probability of every prompt token but the first, `[prompt][position]`."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(
+            max_tokens=1, temperature=0.0, ignore_eos=True, detokenize=False, prompt_logprobs=0
+        )
+        self._add(prompts, params, tag)
+        found: list[list[float]] = [[] for _ in prompts]
+        while self._engine.has_unfinished_requests():
+            for output in self._engine.step():
+                told = [entry for entry in output.prompt_logprobs or [] if entry is not None]
+                place = self._place[output.request_id]
+                for token, entry in zip(prompts[place][1:], told, strict=False):
+                    found[place].append(float(entry[token].logprob))
+            self._alive(None)
+        return found
 
     def steps(self, count: int) -> Progress:
         """Run engine steps and collect what they give."""

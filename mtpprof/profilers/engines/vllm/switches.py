@@ -150,7 +150,7 @@ def _fuse_last_sum(layer: Any, on: bool) -> None:
 
 
 def local_argmax_argument(on: bool) -> Mapping[str, Any]:
-    """vLLM's own flag; where an engine starts with it on, vLLM itself checks the draft model."""
+    """The flag that vLLM has itself; where an engine starts with it on, vLLM checks the draft model."""
     return {"speculative_config": {"use_local_argmax_reduction": on}}
 
 
