@@ -84,6 +84,8 @@ class Prediction(Record, frozen=True, kw_only=True):
     not_applicable: dict[str, str]
     without: list[str]
     """What the model does not contain."""
+    profile: HardwareProfile
+    """Every figure that the prediction stands on, with its source."""
 
 
 def predict(
@@ -128,6 +130,7 @@ def predict(
                 else []
             ),
         ],
+        profile=profile,
     )
 
 

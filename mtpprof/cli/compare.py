@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mtpprof.cli.output import Format, stdout_console, write_json, write_tables
+from mtpprof.cli.reportformat import ReportFormat
 
 
 def compare(
@@ -21,7 +21,10 @@ def compare(
             help="Preset or config.json of traces without a run record: redundant collectives are found by its ledger."
         ),
     ] = None,
-    style: Annotated[Format, typer.Option("--format", help="How to write the result.")] = Format.TABLE,
+    style: Annotated[
+        ReportFormat,
+        typer.Option("--format", help="How to write the result; html is one self-contained page."),
+    ] = ReportFormat.TABLE,
 ) -> None:
     """Compare two arms, two runs or two captures: engaged, calls, bytes, time, above noise, same output.
 
@@ -36,16 +39,10 @@ def compare(
         mtpprof compare traces/before traces/after --model ./config.json
     """
     from mtpprof.analyzers.comparison import compare_targets, parse_target
-    from mtpprof.cli.render.comparison import comparison_tables
+    from mtpprof.cli.render.formats import COMPARISONS
     from mtpprof.models.hf import resolve_model
     from mtpprof.models.spec import Scale
 
     spec = resolve_model(model, scale=Scale.FULL) if model else None
     answer = compare_targets(parse_target(base), parse_target(arm), spec)
-    if style is Format.JSON:
-        write_json(answer)
-        return
-    for comparison in answer.comparisons:
-        if style is Format.TABLE:
-            stdout_console().print(f"== {comparison.title} ==")
-        write_tables(comparison_tables(comparison), style)
+    COMPARISONS[style](answer)

@@ -127,7 +127,7 @@ def _tables(answer: Prediction) -> list[Table]:
         "arm",
         "calls",
         "payload",
-        *dict.fromkeys(t for d in answer.differences for t in d.terms),
+        *_terms_that_change(answer),
         "step",
     )
     shares = any(difference.share for difference in answer.differences)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mtpprof.cli.output import Format, stderr_console, stdout_console, write_json, write_tables
+from mtpprof.cli.output import Format, stderr_console, stdout_console
+from mtpprof.cli.reportformat import ReportFormat
 from mtpprof.errors import ExitCode
 from mtpprof.rundir import REPORT_FILE, RunDirectory
-
-if TYPE_CHECKING:
-    from mtpprof.analyzers.report import Report
 
 
 def report(
     run: Annotated[Path, typer.Argument(help="Run directory, made by `mtpprof run`.")],
-    style: Annotated[Format, typer.Option("--format", help="How to write the report.")] = Format.TABLE,
+    style: Annotated[
+        ReportFormat,
+        typer.Option(
+            "--format", help="How to write the report; md is ready for a pull request, html one page."
+        ),
+    ] = ReportFormat.TABLE,
 ) -> None:
     """Show what a run found: collectives by kind and phase, arms, and what each optimization changed.
 
@@ -27,12 +30,14 @@ def report(
 
         mtpprof report runs/20260101T120000Z-deepseek-v3.2
 
+        mtpprof report runs/mine --format html > report.html
+
         mtpprof report runs/mine --format json | jq '.cases[].differences'
     """
     show_report(RunDirectory(run), style)
 
 
-def show_report(directory: RunDirectory, style: Format) -> None:
+def show_report(directory: RunDirectory, style: Format | ReportFormat) -> None:
     """Analyze a run directory, keep the answer there as report.json, and write it out.
 
     Raises:
@@ -40,7 +45,8 @@ def show_report(directory: RunDirectory, style: Format) -> None:
         typer.Exit: with code 1, the observed collectives differ from the ledger.
     """
     from mtpprof.analyzers.report import make_report
-    from mtpprof.cli.render.report import tables
+    from mtpprof.cli.render.formats import REPORTS
+    from mtpprof.cli.render.report import next_commands
 
     answer = make_report(directory)
     try:
@@ -49,26 +55,12 @@ def show_report(directory: RunDirectory, style: Format) -> None:
         stderr_console().print(
             f"mtpprof: {directory.root / REPORT_FILE} could not be written ({error.strerror})."
         )
-    if style is Format.JSON:
-        write_json(answer)
-    elif style is Format.TABLE:
-        _write_cases(answer, directory)
-    else:
-        write_tables(tables(answer), style)
+    chosen = ReportFormat(style.value)
+    REPORTS[chosen](answer)
+    if chosen is ReportFormat.TABLE:
+        stdout_console().print(next_commands(directory.root))
     if not answer.as_expected:
         stderr_console().print(
             "mtpprof: the collectives seen are not the expected ones; see the tables named NOT AS EXPECTED."
         )
         raise typer.Exit(ExitCode.CHECK_FAILED)
-
-
-def _write_cases(answer: Report, directory: RunDirectory) -> None:
-    from mtpprof.cli.render.report import case_tables, heading, next_commands
-
-    console = stdout_console()
-    for case in answer.cases:
-        console.print(f"== {heading(case)} ==")
-        write_tables(case_tables(case), Format.TABLE)
-    for note in answer.notes:
-        console.print(note)
-    console.print(next_commands(directory.root))

@@ -1,0 +1,63 @@
+"""JSON Schemas of what mtpprof prints with `--format json`, published with the package.
+
+The schemas are made from the types of the answers and stored, so that a consumer can read them without Python and a change of an answer
+shows as a change of a file. `python -m mtpprof.analyzers.schemas` writes them anew; a test holds that they are current.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mtpprof.analyzers.budget import BudgetReport
+from mtpprof.analyzers.comparison import ComparisonReport
+from mtpprof.analyzers.prediction import Prediction
+from mtpprof.analyzers.report import Report
+
+FOLDER = "schemas"
+
+
+def answers() -> dict[str, Any]:
+    """The type of every answer, by the name of its schema file. To publish another answer is to add a row."""
+    return {
+        "report": Report,
+        "comparison": ComparisonReport,
+        "check": BudgetReport,
+        "prediction": list[Prediction],
+    }
+
+
+def make_schema(name: str) -> dict[str, Any]:
+    """The schema of an answer, as its type says."""
+    schema = msgspec.json.schema(answers()[name])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"mtpprof {name}",
+        **schema,
+    }
+
+
+def schema_text(name: str) -> str:
+    """The schema as its file has it."""
+    return json.dumps(make_schema(name), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def published_schema(name: str) -> dict[str, Any]:
+    """The schema that the package carries."""
+    text = resources.files("mtpprof").joinpath(FOLDER, f"{name}.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def write_schemas(folder: Path) -> None:
+    """Write every schema into a folder."""
+    for name in answers():
+        (folder / f"{name}.json").write_text(schema_text(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_schemas(Path(__file__).parents[1] / FOLDER)

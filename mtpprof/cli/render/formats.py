@@ -1,0 +1,53 @@
+"""The formats of reports and comparisons: the one table to extend for another.
+
+Beside what every command can print (table, JSON, CSV, Markdown tables), a report has a Markdown form for pull requests and a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mtpprof.analyzers.comparison import ComparisonReport
+from mtpprof.analyzers.report import Report
+from mtpprof.cli.output import Format, stdout_console, write, write_json, write_tables
+from mtpprof.cli.render.comparison import comparison_tables
+from mtpprof.cli.render.html import comparison_page, report_page
+from mtpprof.cli.render.pullrequest import pull_request
+from mtpprof.cli.render.report import case_tables, heading, tables
+from mtpprof.cli.reportformat import ReportFormat
+
+
+def _report_as_tables(report: Report) -> None:
+    for case in report.cases:
+        stdout_console().print(f"== {heading(case)} ==")
+        write_tables(case_tables(case), Format.TABLE)
+    for sentence in report.notes:
+        stdout_console().print(sentence)
+
+
+def _comparison_as_tables(answer: ComparisonReport) -> None:
+    for comparison in answer.comparisons:
+        stdout_console().print(f"== {comparison.title} ==")
+        write_tables(comparison_tables(comparison), Format.TABLE)
+
+
+def _comparison_as(style: Format) -> Callable[[ComparisonReport], None]:
+    return lambda answer: write_tables(
+        [table for comparison in answer.comparisons for table in comparison_tables(comparison)], style
+    )
+
+
+REPORTS: dict[ReportFormat, Callable[[Report], None]] = {
+    ReportFormat.TABLE: _report_as_tables,
+    ReportFormat.JSON: write_json,
+    ReportFormat.CSV: lambda report: write_tables(tables(report), Format.CSV),
+    ReportFormat.MD: lambda report: write(pull_request(report)),
+    ReportFormat.HTML: lambda report: write(report_page(report)),
+}
+COMPARISONS: dict[ReportFormat, Callable[[ComparisonReport], None]] = {
+    ReportFormat.TABLE: _comparison_as_tables,
+    ReportFormat.JSON: write_json,
+    ReportFormat.CSV: _comparison_as(Format.CSV),
+    ReportFormat.MD: _comparison_as(Format.MD),
+    ReportFormat.HTML: lambda answer: write(comparison_page(answer)),
+}
