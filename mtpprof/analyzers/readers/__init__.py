@@ -15,6 +15,7 @@ from mtpprof.analyzers.verdicts import Verdict
 READERS: tuple[Reader, ...] = (NsysReader(), NvtxReader(), KinetoReader())
 """Asked in this order."""
 
+_BLANK = b"\0 \t\r\n"
 _RAW_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
@@ -27,10 +28,10 @@ def reader_for(path: Path, limits: Limits | None = None) -> Reader:
     source = TextSource(path, limits or Limits())
     head = b""
     for block in source.blocks():
-        head += block
+        head = (head + block).lstrip(_BLANK)
         if len(head) >= SNIFF_BYTES:
             break
-    if not head.strip(b"\0 \t\r\n"):
+    if not head:
         reason = f"holds no text that can be read: {source.damage}" if source.damage else "is empty"
         raise TraceFormatError(str(path), reason, verdict=Verdict.EMPTY)
     for reader in READERS:

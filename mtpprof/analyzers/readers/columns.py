@@ -77,7 +77,8 @@ _COLLECTIVE = _having(Category.KERNEL, *_ON_CPU)
 _MAX_US = 4e15
 """Beyond this (127 years) a time is no time, and sums of two would leave int64 nanoseconds."""
 _MAX_NS = int(_MAX_US) * 1000
-_EXACT_BELOW_US = float(1 << 43)
+FLOAT64_EXACT_BELOW_US = 1 << 43
+"""Microseconds up to which a float64 tells nanoseconds apart."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -103,9 +104,8 @@ class Oddities:
     """Begin events without an end, and the other way round."""
     largest_us: float = 0.0
     fractional: bool = False
-    """A time has a fraction of a microsecond."""
-    rounded: bool = False
-    """A time lost nanoseconds in float64."""
+    """A start or length has a fraction of a microsecond."""
+    fractional_starts: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,6 +208,7 @@ class Columns:
 
     def _starts(self, events: Sequence[AnyEvent]) -> tuple[I64, Bools]:
         ts_ns, usable, largest_us = self._times([event.ts for event in events])
+        self.oddities.fractional_starts |= bool(np.any(ts_ns % 1000))
         self.oddities.without_time += len(events) - int(np.count_nonzero(usable))
         self.oddities.largest_us = max(self.oddities.largest_us, largest_us)
         return ts_ns, usable
@@ -237,12 +238,8 @@ class Columns:
         us = np.where(usable, us, 0.0)
         whole = np.floor(us)
         fraction = us - whole
-        fractional = fraction != 0.0
+        self.oddities.fractional |= bool(fraction.any())
         largest = float(np.max(np.abs(us), initial=0.0))
-        if fractional.any():
-            self.oddities.fractional = True
-            if largest >= _EXACT_BELOW_US:
-                self.oddities.rounded |= bool(np.any(np.abs(us[fractional]) >= _EXACT_BELOW_US))
         # Apart, because microseconds since the epoch times 1000 no longer fit a float64.
         return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000.0).astype(np.int64), usable, largest
 
@@ -338,6 +335,17 @@ def exact_ns(value: object) -> int | None:
 
 def _bounded(ns: int) -> int | None:
     return ns if abs(ns) < _MAX_NS else None
+
+
+def resolution_ns(columns: Columns) -> int:
+    """How fine the times of the table are: 1 where they are exactly what the file says, to the nanosecond."""
+    oddities = columns.oddities
+    rounds = not columns.exact and oddities.largest_us >= FLOAT64_EXACT_BELOW_US
+    if not columns.rows or (oddities.fractional and not rounds):
+        return 1
+    if not oddities.fractional_starts:
+        return 1000
+    return int(np.ceil(np.spacing(oddities.largest_us) * 1000))
 
 
 def joined(parts: list[NDArray[Any]], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:

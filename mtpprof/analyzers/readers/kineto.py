@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mtpprof.analyzers.readers import metadata
 from mtpprof.analyzers.readers.base import Limits, Peek, TraceFormatError
 from mtpprof.analyzers.readers.bytestream import TextSource, last_text
-from mtpprof.analyzers.readers.columns import Columns, exact_ns, joined
+from mtpprof.analyzers.readers.columns import Columns, exact_ns, joined, resolution_ns
 from mtpprof.analyzers.readers.events import Event
 from mtpprof.analyzers.readers.repair import recover_metadata
 from mtpprof.analyzers.readers.salvage import AnyEvent, TextNotes
@@ -80,6 +80,7 @@ class _Others:
         begin = stack.pop()
         start_ns, end_ns = exact_ns(begin.ts), exact_ns(end.ts)
         if start_ns is None or end_ns is None:
+            self.unpaired += 1
             return None
         return Event(
             ph="X",
@@ -97,7 +98,7 @@ class KinetoReader:
     """Chrome-format JSON."""
 
     name = "kineto"
-    version = 3
+    version = 4
     suffixes = (".json", ".json.gz")
 
     def recognises(self, head: bytes) -> bool:
@@ -173,7 +174,7 @@ def _table(path: Path, columns: Columns, others: _Others, text: TraceText) -> Ev
     oddities.unpaired += others.unpaired + sum(len(stack) for stack in others.open.values())
     meta = metadata.trace_meta(path, KinetoReader.name, text.metadata)
     last_us = (int(arrays["ts_ns"][-1]) if columns.rows else 0) / 1000
-    exact = oddities.fractional and not oddities.rounded
+    fineness_ns = resolution_ns(columns)
     window_ns = others.window_ns + columns.window_ns
     return EventTable(
         **arrays,
@@ -185,8 +186,8 @@ def _table(path: Path, columns: Columns, others: _Others, text: TraceText) -> Ev
         meta=replace(
             meta,
             base_time_ns=metadata.base_time_ns(path, meta.base_time_ns, last_us),
-            ts_exact=exact or not columns.rows,
-            ts_resolution_ns=_resolution_ns(columns),
+            ts_exact=fineness_ns == 1,
+            ts_resolution_ns=fineness_ns,
             events_total=others.phases.total(),
             phases=dict(others.phases),
             window_ns=(min(window_ns), max(window_ns)) if window_ns else None,
@@ -194,14 +195,6 @@ def _table(path: Path, columns: Columns, others: _Others, text: TraceText) -> Ev
         ),
         problems=_problems(str(path), text.notes, columns),
     )
-
-
-def _resolution_ns(columns: Columns) -> int:
-    if not columns.rows or (columns.oddities.fractional and not columns.oddities.rounded):
-        return 1
-    if not columns.oddities.fractional:
-        return 1000
-    return int(np.ceil(np.spacing(columns.oddities.largest_us) * 1000))
 
 
 def _sorted_columns(columns: Columns) -> tuple[dict[str, Any], NDArray[np.intp] | None]:
@@ -270,7 +263,7 @@ def _track_id(value: object) -> int | str:
 def _problems(path: str, notes: TextNotes, columns: Columns) -> tuple[Problem, ...]:
     oddities = columns.oddities
     corrupt = oddities.negative_durations + oddities.without_duration
-    rounded_ns = _resolution_ns(columns)
+    rounded_ns = resolution_ns(columns)
     found: Iterable[tuple[Verdict, int, str]] = (
         (
             Verdict.TRUNCATED,

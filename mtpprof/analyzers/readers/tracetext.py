@@ -18,6 +18,7 @@ import msgspec
 
 from mtpprof.analyzers.readers.base import TraceFormatError
 from mtpprof.analyzers.readers.bytestream import TextSource
+from mtpprof.analyzers.readers.columns import FLOAT64_EXACT_BELOW_US
 from mtpprof.analyzers.readers.events import DECODE_ERRORS, decode_events, decode_exact_events
 from mtpprof.analyzers.readers.repair import LENIENT_ERRORS, SECOND_HEAD, decode_at, recover_metadata
 from mtpprof.analyzers.readers.salvage import AnyEvent, Decode, Salvager, TextNotes
@@ -41,10 +42,10 @@ METADATA_KEYS = (
 _STRETCH_BYTES = 1 << 19
 """Small enough that the decoded events stay in the processor's cache until their columns are made."""
 _LEARN_BYTES = 1 << 20
-_FLOAT64_EXACT_BELOW_US = 1 << 43
 _SEARCH_BACK_BYTES = 2 << 20
 _KEY_BYTES = 64
 
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(\S)')
 _FRACTIONAL_TIME = re.compile(rb'"ts"\s*:\s*"?(\d{1,18})\.\d')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
@@ -146,13 +147,10 @@ class TraceText:
         searched = 0
         more = True
         while True:
-            start = self._buffer[:_KEY_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n")
-            if start.startswith(b"["):
+            if self._buffer.lstrip(_BEFORE_JSON).startswith(b"["):
                 self._in_object = False
                 self._advance(b"", self._buffer.index(b"[") + 1)
                 return
-            if start and not start.startswith(b"{"):
-                self._refuse_head()
             match = _EVENTS_KEY.search(self._buffer, searched)
             if match is not None:
                 if match[1] != b"[":
@@ -172,16 +170,7 @@ class TraceText:
             more = self._fill(len(self._buffer) + _STRETCH_BYTES)
 
     def _refuse_head(self) -> None:
-        text = self._buffer.strip(b"\xef\xbb\xbf \t\r\n\0")
-        if not text:
-            reason, verdict = "holds no text", Verdict.EMPTY
-            if self._source.damage:
-                reason = f"holds no text that can be read: {self._source.damage}"
-        elif text.startswith((b"\xff\xfe", b"\xfe\xff")):
-            reason, verdict = "is UTF-16 text, not the UTF-8 of a trace", Verdict.NOT_A_TRACE
-        elif not text.startswith(b"{"):
-            reason, verdict = "is neither JSON nor an Nsight Systems database", Verdict.NOT_A_TRACE
-        elif re.search(rb'"(?:schemaVersion|deviceProperties)"', text):
+        if re.search(rb'"(?:schemaVersion|deviceProperties)"', self._buffer):
             reason, verdict = "is cut off before its first event", Verdict.TRUNCATED
         else:
             reason, verdict = "is JSON without a traceEvents list", Verdict.NOT_A_TRACE
@@ -190,7 +179,7 @@ class TraceText:
     def _learn(self) -> None:
         """Find out from the first events how this file separates events and how fine its times are."""
         times = islice(_FRACTIONAL_TIME.finditer(self._buffer), 1000)
-        self.exact = any(int(time[1]) >= _FLOAT64_EXACT_BELOW_US for time in times)
+        self.exact = any(int(time[1]) >= FLOAT64_EXACT_BELOW_US for time in times)
         text = self._buffer[:_LEARN_BYTES].decode("utf-8", "replace")
         start = text.find("{")
         if start < 0:

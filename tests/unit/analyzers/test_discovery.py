@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,17 @@ def verdicts(sets: tuple[FileSet, ...]) -> list[tuple[Verdict, str]]:
     own = [problem for part in sets for problem in part.problems]
     files = [problem for part in sets for file in part.files for problem in file.problems]
     return [(problem.verdict, Path(problem.path).name) for problem in (*own, *files)]
+
+
+def database(path: Path, *kernels: tuple[int, int]) -> Path:
+    """An Nsight Systems export with one kernel per (process, device)."""
+    columns = "start, end, deviceId, streamId, correlationId, globalPid, demangledName"
+    rows = [(1, 2, device, 7, 5, process << 24, "k") for process, device in kernels]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"create table CUPTI_ACTIVITY_KIND_KERNEL ({columns})")
+        connection.executemany("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, ?, ?, ?, ?, ?)", rows)
+        connection.commit()
+    return path
 
 
 class TestRanks:
@@ -280,6 +293,18 @@ class TestOpening:
         trace(tmp_path / "a.json")
         (traces,) = open_traces([tmp_path], {"a.json": 3}, SERIAL)
         assert traces.ranks == (3,)
+
+    def test_a_database_of_several_ranks_beside_a_trace(self, tmp_path: Path) -> None:
+        trace(tmp_path / "rank0.json", 0)
+        database(tmp_path / "x.sqlite", (1, 0), (1, 1))
+        (traces,) = open_traces([tmp_path], options=SERIAL)
+        assert traces.ranks == (0, 1)
+        assert Verdict.DUPLICATE_RANK in {problem.verdict for problem in traces.problems}
+
+    def test_a_database_of_several_processes_is_not_mapped_to_one_rank(self, tmp_path: Path) -> None:
+        database(tmp_path / "x.sqlite", (1, 0), (2, 1))
+        with pytest.raises(UsageError, match="several ranks"):
+            discover([tmp_path], {"x.sqlite": 0})
 
     def test_nothing_readable_names_every_reason(self, tmp_path: Path) -> None:
         write(tmp_path / "rank0.json", "")

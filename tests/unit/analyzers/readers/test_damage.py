@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from mtpprof.analyzers.readers import Limits, TraceFormatError
+from mtpprof.analyzers.readers import Limits, TraceFormatError, bytestream
 from mtpprof.analyzers.table import EventTable
 from mtpprof.analyzers.verdicts import Verdict
 from tests.unit.analyzers.chrome import METADATA, Event, complete, read_one, read_text, some_events, text
@@ -102,6 +103,14 @@ SALVAGED: dict[str, Seed] = {
     "raw newline in a name": Seed(content=with_raw_name(b"a\nb"), verdicts=set()),
     "HTA#324: bytes that are no UTF-8": Seed(content=with_raw_name(b"a\x9fb\xff"), verdicts=set()),
     "lone surrogate": Seed(content=with_raw_name(rb"\ud800"), verdicts=set()),
+    "a page of blanks before the text": Seed(content=b" \n" * 4000 + WHOLE.encode(), verdicts=set()),
+    "a page of blanks before a list": Seed(
+        content=b"\n" * 9000 + json.dumps(some_events(COUNT)).encode(), verdicts=set()
+    ),
+    "bytes that are no UTF-8 among the types": Seed(
+        content=WHOLE.replace('"args": {', '"args": {"Input type": ["@"], ', 1).encode().replace(b"@", b"\x9f"),
+        verdicts=set(),
+    ),
     "byte order mark": Seed(content=b"\xef\xbb\xbf" + WHOLE.encode(), verdicts=set()),
     "kineto#105: Infinity among the arguments": Seed(
         content=WHOLE.replace('"device": 0', '"device": 0, "memory bandwidth (GB/s)": Infinity', 1).encode(),
@@ -155,6 +164,27 @@ def test_what_is_whole_is_kept_and_the_damage_named(tmp_path: Path, seed: Seed) 
         assert len(table) == seed.rows
     known = {"cudaLaunchKernel", "k0", "k1", "k2"}
     assert len(set(table.names) - known) <= 1
+
+
+@pytest.mark.parametrize("keep", [20, 500, 5000, 9000, -1])
+def test_both_decompressors_salvage_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int
+) -> None:
+    content = gzipped(WHOLE)[:keep]
+
+    def outcome() -> tuple[int, set[Verdict]]:
+        try:
+            table = read_text(tmp_path, content)
+        except TraceFormatError as error:
+            return 0, {error.verdict}
+        return len(table), {problem.verdict for problem in table.problems}
+
+    first = outcome()
+    monkeypatch.setattr(bytestream, "_inflate", zlib)
+    monkeypatch.setattr(bytestream, "_DECOMPRESSION_ERRORS", (zlib.error, OSError, EOFError))
+    second = outcome()
+    assert first[1] == second[1]
+    assert abs(first[0] - second[0]) <= 100  # they hold back different amounts at the cut
 
 
 @pytest.mark.parametrize(
@@ -285,6 +315,17 @@ class TestLimits:
         with pytest.raises(TraceFormatError) as caught:
             read_one_with(tmp_path, content.encode(), Limits(max_gap_bytes=4 << 20))
         assert caught.value.verdict is Verdict.TOO_LARGE
+
+    def test_endless_text_after_the_events(self, tmp_path: Path) -> None:
+        limits = Limits(max_gap_bytes=1 << 20)
+        content = WHOLE.rstrip()[:-1] + ', "x": "' + "a" * (4 << 20) + '"}'
+        with pytest.raises(TraceFormatError) as caught:
+            read_one_with(tmp_path, content.encode(), limits)
+        assert caught.value.verdict is Verdict.TOO_LARGE
+        many = WHOLE.rstrip()[:-1] + ', "x": [' + ", ".join(['{"a": 1}'] * 400_000) + "]}"
+        table = read_one_with(tmp_path, many.encode(), limits)
+        assert len(table) == COUNT
+        assert Verdict.DAMAGED_TEXT in {problem.verdict for problem in table.problems}
 
     def test_absolute_size(self, tmp_path: Path) -> None:
         with pytest.raises(TraceFormatError) as caught:

@@ -222,11 +222,13 @@ def test_begin_and_end_events_pair_by_track(tmp_path: Path) -> None:
         edge("E", "", 9.5, tid=8),
         edge("E", "without begin", 10.0),
         edge("B", "without end", 11.0),
+        edge("B", "without time", 12.0, tid=9) | {"ts": "never"},
+        edge("E", "", 13.0, tid=9),
     ]
     table = read_text(tmp_path, text(events))
     rows = [(table.names[n], int(d)) for n, d in zip(table.name, table.dur_ns, strict=True)]
     assert rows == [("outer", 7500), ("inner", 1500), ("other thread", 6750)]
-    assert [problem.count for problem in table.problems if problem.verdict is Verdict.DAMAGED_EVENTS] == [2]
+    assert [problem.count for problem in table.problems if problem.verdict is Verdict.DAMAGED_EVENTS] == [3]
 
 
 def test_window_from_the_profilers_span_and_marks(tmp_path: Path) -> None:
@@ -252,6 +254,16 @@ class TestTimes:
         table = read_text(tmp_path, raw)
         assert table.ts_ns.tolist() == [1670017236189780123, 1670017236189780124]
         assert table.meta.ts_exact
+
+    def test_times_that_turn_out_too_fine_for_a_float_are_said_to_be_rounded(self, tmp_path: Path) -> None:
+        # What the first thousand events look like decides how the rest is read.
+        late = complete("late", 0.5)
+        raw = text([*some_events(1200), late]).replace('"ts": 0.5', '"ts": 1670017236189780.123')
+        table = read_text(tmp_path, raw)
+        assert table.names[table.name[-1]] == "late"
+        assert not table.meta.ts_exact
+        assert table.meta.ts_resolution_ns == 250
+        assert [problem.verdict for problem in table.problems] == [Verdict.TIME_NOT_EXACT]
 
     def test_whole_microseconds_are_said_to_be_so(self, tmp_path: Path) -> None:
         table = read_text(tmp_path, text([complete("x", 1670017236189780, 4)], {}))
