@@ -28,6 +28,7 @@ RANGES = (Category.USER_ANNOTATION, Category.NVTX)
 BY_RECORD = "arguments of the kernel"
 BY_OPERATION_RECORD = "communication record of the operation"
 BY_RANGE = "mtpprof range"
+BY_NVTX_RANGE = "measured (nvtx): mtpprof range"
 BY_DIMS = "input dimensions of the operation"
 NO_SOURCE = "neither the call nor an operation around it tells its size"
 IN_GRAPH = "replayed by a graph, whose calls carry no sizes"
@@ -148,7 +149,9 @@ class Evidence:
         """What our own ranges at `position` of their nest say of the calls within them; -1: none."""
         code = self.vocabulary.code
         for index in np.flatnonzero(position != MISSING).tolist():
-            item = self.own.parsed[int(self.table.name[self.own.nest.rows[position[index]]])]
+            row = self.own.nest.rows[position[index]]
+            item = self.own.parsed[int(self.table.name[row])]
+            in_nvtx = self.table.category[row] == Category.NVTX
             known = {
                 "kind": code(Kind(item.kind)),
                 "site": code(item.site),
@@ -158,7 +161,7 @@ class Evidence:
                 "group_size": item.group_size,
                 "payload_bytes": item.payload_bytes,
                 "provenance": Provenance.MEASURED,
-                "how": code(BY_RANGE),
+                "how": code(BY_NVTX_RANGE if in_nvtx else BY_RANGE),
                 "seq": item.sequence,
             }
             for name, value in known.items():
