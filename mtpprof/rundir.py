@@ -6,6 +6,7 @@
           <case>/<arm>/timing.json            per round, per rank, per step, integer ns, no profiler
           <case>/<arm>/outputs.json           tokens and accepted counts, per round
           <case>/<arm>/rank<r>.pt.trace.json.gz
+          <case>/<arm>/host<h>.nsys.sqlite    in their place, where Nsight Systems recorded
           nvtx/rank<r>.pid<p>.nvtx            NVTX of each process, from its first range to its end
           report.json                         the answer
 
@@ -180,6 +181,15 @@ class RunDirectory:
         """Folder of the NVTX captures, one file per process."""
         return self.root / NVTX_FOLDER
 
+    def nsys_database(self, case: str, arm: str, node: int) -> Path:
+        """What Nsight Systems recorded of one arm on one host, where it ran in place of torch's profiler."""
+        return self.arm(case, arm) / f"host{node}.nsys.sqlite"
+
+    def captured(self, case: str, arm: str, ranks: int) -> list[Path]:
+        """Files with what was recorded of an arm: databases of Nsight Systems where there are any, else every rank's trace."""
+        databases = sorted(self.arm(case, arm).glob("host*.nsys.sqlite"))
+        return databases or [self.trace(case, arm, rank) for rank in range(ranks)]
+
     def log(self, rank: int) -> Path:
         """What one rank printed."""
         return self.root / LOGS / f"rank{rank}.log"
@@ -190,8 +200,8 @@ class RunDirectory:
         return self.root / LOGS / "launcher.log"
 
     def has_traces(self, case: str, arm: str, ranks: int) -> bool:
-        """Whether every rank's trace of an arm is there."""
-        return all(self.trace(case, arm, rank).is_file() for rank in range(ranks))
+        """Whether what was recorded of an arm is there, of every rank."""
+        return all(path.is_file() for path in self.captured(case, arm, ranks))
 
     def run(self) -> RunRecord:
         """The run's own record.

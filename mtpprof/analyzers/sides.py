@@ -187,7 +187,7 @@ def trace_side(paths: Sequence[Path], label: str, spec: ModelSpec | None = None)
 def _arm_traces(
     directory: RunDirectory, case: CaseRecord, arm: ArmRecord, spec: ModelSpec, workload: Workload
 ) -> tuple[Traces | None, str]:
-    paths = [directory.trace(case.id, arm.name, rank) for rank in range(case.tp)]
+    paths = directory.captured(case.id, arm.name, case.tp)
     absent = [str(rank) for rank, path in enumerate(paths) if not path.is_file()]
     if absent:
         return None, f"no trace of rank {', '.join(absent)}"

@@ -195,7 +195,7 @@ def _of_run(directory: RunDirectory, case_id: str | None, arms: Sequence[str] | 
 
 
 def _of_arm(directory: RunDirectory, case: CaseRecord, arm: ArmRecord) -> Source:
-    paths = [directory.trace(case.id, arm.name, rank) for rank in range(case.tp)]
+    paths = directory.captured(case.id, arm.name, case.tp)
     there = tuple(path for path in paths if path.is_file())
     if not there:
         raise InputError(

@@ -29,9 +29,6 @@ CHUNK_BYTES = 1 << 20
 def capture_window(path: Path, step: Callable[[], object], steps: int, *, cuda: bool) -> list[int]:
     """Run `1 + steps` steps under torch's profiler and write its trace to `path` (gzip), under a temporary name first.
 
-    The first step carries the profiler's own start-up (buffers, first launches) and is left without a step range, so that no analysis
-    counts it.
-
     Returns:
         Duration of each of the `steps` steps, ns.
 
@@ -39,16 +36,8 @@ def capture_window(path: Path, step: Callable[[], object], steps: int, *, cuda: 
         OSError: the trace cannot be written.
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    durations_ns = []
     with profile(activities=activities, record_shapes=True, with_stack=False) as profiler:
-        step()
-        for index in range(steps):
-            start_ns = time.perf_counter_ns()
-            with annotate(ranges.step_name(index)):
-                step()
-                if cuda:
-                    torch.cuda.synchronize()
-            durations_ns.append(time.perf_counter_ns() - start_ns)
+        durations_ns = annotated_steps(step, steps, cuda=cuda)
     path.parent.mkdir(parents=True, exist_ok=True)
     plain, packed = path.with_name(f".{path.name}.tmp.json"), path.with_name(f".{path.name}.tmp")
     try:
@@ -58,6 +47,26 @@ def capture_window(path: Path, step: Callable[[], object], steps: int, *, cuda: 
     finally:
         plain.unlink(missing_ok=True)
         packed.unlink(missing_ok=True)
+    return durations_ns
+
+
+def annotated_steps(step: Callable[[], object], steps: int, *, cuda: bool) -> list[int]:
+    """Run `1 + steps` steps, with a range around each but the first.
+
+    The first step carries a profiler's own start-up (buffers, first launches) and is left without a range, so that no analysis counts it.
+
+    Returns:
+        Duration of each of the `steps` steps, ns.
+    """
+    durations_ns = []
+    step()
+    for index in range(steps):
+        start_ns = time.perf_counter_ns()
+        with annotate(ranges.step_name(index)):
+            step()
+            if cuda:
+                torch.cuda.synchronize()
+        durations_ns.append(time.perf_counter_ns() - start_ns)
     return durations_ns
 
 

@@ -28,6 +28,8 @@ FINISH_S = 60.0
 """For nsys to write its report once it was interrupted."""
 KILL_GRACE_S = 5.0
 EXPORT_TIMEOUT_S = 600.0
+ENVIRONMENT = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+"""Names of ranges that were not registered can start a capture only with this."""
 _TAIL_BYTES = 300
 
 
@@ -45,6 +47,8 @@ class NsysOptions:
     """What starts the recording: `cudaProfilerApi`, `nvtx`, or None: the start of the command."""
     nvtx_capture: str | None = None
     """With `nvtx`, the range that starts it, `name@domain`."""
+    capture_range_end: str = "stop"
+    """`stop`: the first such range only; `repeat`: every one of them, with a report each."""
 
 
 def check_exclusive(captures: Collection[str]) -> None:
@@ -94,7 +98,10 @@ def nsys_command(nsys: str, command: Sequence[str], options: NsysOptions) -> lis
         f"--output={options.output}",
     ]
     if options.capture_range is not None:
-        words += [f"--capture-range={options.capture_range}", "--capture-range-end=stop"]
+        words += [
+            f"--capture-range={options.capture_range}",
+            f"--capture-range-end={options.capture_range_end}",
+        ]
     if options.nvtx_capture is not None:
         words.append(f"--nvtx-capture={options.nvtx_capture}")
     return [*words, *command]
@@ -114,8 +121,7 @@ def record(
         MissingEnvironmentError: nsys is not on the PATH.
         RunError: it failed, left no report, or took longer than `timeout_s`.
     """
-    # Names of ranges that were not registered can start a capture only with this.
-    variables = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0", **(environment or {})}
+    variables = {**ENVIRONMENT, **(environment or {})}
     words = nsys_command(find_nsys(), command, options)
     code, said = _run(words, variables, timeout_s=timeout_s, finish_s=finish_s)
     if code is None:

@@ -30,7 +30,7 @@ from mtpprof.profilers.engines.vllm import patches
 from mtpprof.profilers.engines.vllm.engine import VllmEngine
 from mtpprof.profilers.experiment import remaining
 from mtpprof.profilers.plan import Case, PlanOptions, make_cases
-from mtpprof.profilers.recording import choose_recording, recorded
+from mtpprof.profilers.recording import NSYS, choose_recording, keep_reports, recorded
 from mtpprof.profilers.supervise import OnEvent, supervise
 from mtpprof.rundir import RUN_FILE, SCHEMA_VERSION, ArmRecord, CaseRecord, RunDirectory, RunRecord
 
@@ -160,6 +160,7 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
         engine_arguments=list(options.engine_arguments),
         capture=list(recording.capture),
     )
+    _check_capture(run)
     engine.preflight(run, directory, options.nodes)
     deviations = [*engine.deviations(run), *([recording.without] if recording.without else [])]
     return msgspec.structs.replace(run, deviations=deviations), directory
@@ -195,10 +196,14 @@ def carry_out(run: RunRecord, directory: RunDirectory, nodes: Nodes, on_event: O
             directory.write_run(run)
         else:
             _wait_for_plan(directory, run.timeout_s)
-        if any(remaining(case, directory).count for case in run.cases):
+        left = [(case.id, remaining(case, directory)) for case in run.cases]
+        if any(part.count for _, part in left):
             engine = ENGINES[run.engine]()
-            command = recorded(engine.command(run, directory, nodes), run, directory)
+            command = recorded(engine.command(run, directory, nodes), run, directory, nodes)
             supervise(command, run, directory, on_event)
+            if NSYS in run.capture:
+                windows = [(case, arm) for case, part in left for arm in part.profiles]
+                keep_reports(run, directory, nodes, windows)
     except MtpprofError as error:
         status: Literal["interrupted", "failed"] = (
             "interrupted" if isinstance(error, InterruptedRunError) else "failed"
@@ -263,6 +268,14 @@ def _run_folder(options: RunOptions, created: datetime, name: str) -> Path:
         return options.out
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "run"
     return DEFAULT_ROOT / f"{created:%Y%m%dT%H%M%SZ}-{safe}"
+
+
+def _check_capture(run: RunRecord) -> None:
+    if NSYS in run.capture and run.engine == "vllm":
+        raise UsageError(
+            "--capture nsys: vLLM's workers are recorded by torch's profiler and NVTX only; leave --capture out, or use "
+            "--engine reference."
+        )
 
 
 def _check_acceptance(length: float | None, cases: tuple[Case, ...]) -> None:

@@ -25,10 +25,11 @@ from mtpprof.models.reference.speculative import DecodeSession
 from mtpprof.models.spec import ModelSpec
 from mtpprof.profilers import sizes
 from mtpprof.profilers.annotate import annotate
-from mtpprof.profilers.capture import capture_window
+from mtpprof.profilers.capture import annotated_steps, capture_window
 from mtpprof.profilers.engines.base import Window
 from mtpprof.profilers.experiment import run_cases
 from mtpprof.profilers.lifetime import die_with_parent
+from mtpprof.profilers.recording import recorded_by_nsys
 from mtpprof.profilers.watchdog import Watchdog
 from mtpprof.rundir import WORKER_FAILED, CaseRecord, RunDirectory, RunRecord
 
@@ -213,8 +214,13 @@ class ReferenceSession:
         host.comm.annotate = annotate
         try:
             dist.barrier()
-            path = folder / f"rank{host.rank}.pt.trace.json.gz"
-            step_ns = capture_window(path, step, steps, cuda=host.device.type == "cuda")
+            cuda = host.device.type == "cuda"
+            if "torch" in self._run.capture:
+                path = folder / f"rank{host.rank}.pt.trace.json.gz"
+                step_ns = capture_window(path, step, steps, cuda=cuda)
+            else:
+                with recorded_by_nsys(dist.barrier):
+                    step_ns = annotated_steps(step, steps, cuda=cuda)
         finally:
             host.comm.annotate = no_annotation
         return host.gather(step_ns)
