@@ -35,10 +35,11 @@ TOLERANCE = 0.05
 class Limit(Record, frozen=True, kw_only=True):
     """The most that the collectives of one kind, phase and batch may be, per step and rank."""
 
-    batch: str
-    phase: str
-    kind: str
     calls: float
+    batch: str = ""
+    phase: str = ""
+    """Empty: the trace does not tell."""
+    kind: str = ""
     payload_bytes: float | None = None
     wire_bytes: float | None = None
 
@@ -412,5 +413,5 @@ def _toml_lines(record: Record) -> Iterator[str]:
 def _toml_value(value: object) -> str:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else repr(value)
-    # JSON's strings, integers and lists of strings are TOML's.
-    return msgspec.json.encode(value).decode()
+    # JSON's strings, integers and lists of strings are TOML's, but for DEL, which TOML wants escaped.
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

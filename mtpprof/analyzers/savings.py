@@ -43,6 +43,8 @@ from mtpprof.rundir import Record
 
 SAME_BATCH_SETTINGS = ("model", "TP", "concurrency", "draft tokens", "dtype")
 """Settings without which not even bytes per step compare."""
+SAME_TOKENS_SETTINGS = (*SAME_BATCH_SETTINGS, "prompt length", "seed")
+"""Settings without which tokens are not expected to agree. The seed alone does not change what a step costs."""
 
 
 class StepChange(Record, frozen=True, kw_only=True):
@@ -165,7 +167,9 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
         if waterfall and ours and theirs
         else None,
         no_waterfall=reason,
-        output=same_output(arm.outputs, base.outputs),
+        output=None
+        if any(_differs(base, arm, name) for name in SAME_TOKENS_SETTINGS)
+        else same_output(arm.outputs, base.outputs),
         base_acceptance=ours,
         arm_acceptance=theirs,
         caveats=caveats,
@@ -336,7 +340,7 @@ def step_change(base: Side, arm: Side, confidence: float = CONFIDENCE) -> StepCh
     judgement = judge(difference, noise)
     claim, reason = judgement.claim, judgement.reason
     if not paired:
-        unequal = [name for name in base.setting if _differs(base, arm, name)]
+        unequal = [name for name in base.setting if name != "seed" and _differs(base, arm, name)]
         if unequal:
             claim, reason = Claim.UNKNOWN, f"the sides differ in {', '.join(unequal)}"
         else:

@@ -165,8 +165,8 @@ def test_signatures_of_the_optimizations() -> None:
     partly = stratum((form(), 7), (form(shape="8x128"), 1))
     assert verdict(off, partly, "commutative-reduce") == Engaged.PARTLY
     assert verdict(off, on, "local-argmax") == Engaged.UNKNOWN
-    gathers = [stratum((form(AG, "4x512"), 3)), stratum((form(AG, "4x2", dtype="fp32"), 3))]
-    assert verdict(*gathers, "local-argmax") == Engaged.ENGAGED
+    logits, pairs = stratum((form(AG, "4x512"), 3)), stratum((form(AG, "4x2", dtype="fp32"), 3))
+    assert verdict(logits, pairs, "local-argmax") == Engaged.ENGAGED
     assert verdict(
         stratum((form(), 2)), stratum((form(fused="residual_rmsnorm"), 2)), "allreduce-norm-fusion"
     ) == (Engaged.ENGAGED)
