@@ -53,7 +53,7 @@ def view(
             f"or open https://ui.perfetto.dev in a browser and drop this file into it: {file.absolute()}"
         )
         return
-    with _server(ui, file, port) as server:
+    with serving(ui, file, port) as server:
         address = trace_address(server.server_address[1], file)
         write(address)
         stderr_console().print("Serving Perfetto's UI on this machine; Ctrl-C ends it.")
@@ -80,7 +80,12 @@ def trace_address(port: int, file: Path) -> str:
     return f"{origin}/#!/?url={origin}{TRACE_PATH}{quote(file.name)}"
 
 
-def _server(ui: Path, file: Path, port: int) -> ThreadingHTTPServer:
+def serving(ui: Path, file: Path, port: int) -> ThreadingHTTPServer:
+    """A server of the UI and one trace, on the loopback.
+
+    Raises:
+        MissingEnvironmentError: the port is taken.
+    """
     try:
         return ThreadingHTTPServer((LOOPBACK, port), partial(_Handler, trace=file, directory=str(ui)))
     except OSError as error:

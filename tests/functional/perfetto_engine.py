@@ -42,6 +42,9 @@ def missing() -> str:
     return "" if find_spec("perfetto") else "the package perfetto is not installed"
 
 
+needs_perfetto = pytest.mark.skipif(
+    find_spec("perfetto") is None, reason="the package perfetto is not installed"
+)
 needs_engine = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 
 
