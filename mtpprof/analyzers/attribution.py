@@ -16,6 +16,7 @@ from mtpprof.analyzers.calls import Calls, Vocabulary, join
 from mtpprof.analyzers.classify import with_user_rules
 from mtpprof.analyzers.collectives import Suspect, find_calls
 from mtpprof.analyzers.derive import derive_by_position, derive_from_model
+from mtpprof.analyzers.nvtxbeside import NvtxBeside
 from mtpprof.analyzers.nvtxbytes import tell_bytes
 from mtpprof.analyzers.phases import tell_phases
 from mtpprof.analyzers.ranks import Clock, GroupView, match_ranks
@@ -84,6 +85,8 @@ class Attribution:
     withheld: tuple[Withheld, ...]
     transients: tuple[str, ...]
     notes: tuple[str, ...]
+    nvtx: tuple[NvtxBeside, ...] = ()
+    """The NVTX captures beside the traces, of those that have one."""
 
 
 def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
@@ -134,6 +137,7 @@ def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
         withheld=tuple(_withheld(calls, parts.steps, reasons, problems)),
         transients=transients,
         notes=parts.notes,
+        nvtx=tuple(table.nvtx for table in traces.tables if table.nvtx is not None),
     )
 
 

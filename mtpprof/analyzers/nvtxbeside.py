@@ -5,6 +5,7 @@ Data alone, so that the event table can carry it; `nvtxattach` makes it, `nvtxby
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,10 +87,30 @@ class NvtxBeside:
                 f"{self.ranges:,} NVTX ranges lie in its window, none of them in the trace too; "
                 f"how far the clocks are apart is not known."
             )
-        low, high = sorted(self.shift_ns)
         text = (
             f"{self.joined:,} ranges are in NVTX and in the trace ({self.only_nvtx:,} in NVTX alone, "
-            f"{self.only_trace:,} in the trace alone); the clocks are apart by {low / 1000:+.1f} to {high / 1000:+.1f} µs"
+            f"{self.only_trace:,} in the trace alone); the clocks are apart by {_bracket(self.shift_ns)}"
         )
         moved = self.shift_ns[0] > self.shift_ns[1]
         return f"{text}, and moved against each other meanwhile." if moved else f"{text}."
+
+
+def summary(captures: Sequence[NvtxBeside]) -> tuple[str, ...]:
+    """The same for the captures of many traces together; empty where there are none."""
+    bounds = [bound for item in captures if item.shift_ns is not None for bound in item.shift_ns]
+    remarks = tuple(dict.fromkeys(remark for item in captures for remark in item.remarks))
+    if not bounds:
+        return remarks
+    joined, only_nvtx, only_trace = (
+        sum(getattr(item, name) for item in captures) for name in ("joined", "only_nvtx", "only_trace")
+    )
+    return (
+        f"{joined:,} ranges of all ranks and arms are in NVTX and in torch's traces ({only_nvtx:,} in NVTX alone, "
+        f"{only_trace:,} in the traces alone); the clocks are apart by {_bracket((min(bounds), max(bounds)))}.",
+        *remarks,
+    )
+
+
+def _bracket(shift_ns: tuple[int, int]) -> str:
+    low, high = sorted(shift_ns)
+    return f"{low / 1000:+.1f} to {high / 1000:+.1f} µs"

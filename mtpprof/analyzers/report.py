@@ -19,6 +19,7 @@ from mtpprof.analyzers.composition import PARTS, Composition
 from mtpprof.analyzers.effects import Effect, FactorialArm, factorial_effects
 from mtpprof.analyzers.engagement import Engagement, engagement_of
 from mtpprof.analyzers.expected import Mismatch, compare, expected_counts, observed_counts, observed_entries
+from mtpprof.analyzers.nvtxbeside import NvtxBeside, summary
 from mtpprof.analyzers.redundant import Excess, check_workload
 from mtpprof.analyzers.sameoutput import Acceptance, SameOutput, acceptance, same_output
 from mtpprof.analyzers.savings import Difference, compare_sides
@@ -136,7 +137,14 @@ def make_report(directory: RunDirectory, read_side: ReadSide = run_side) -> Repo
         InputError: not a run directory, or a file of it is damaged.
     """
     run = directory.run()
-    cases = [_case_report(directory, run, case, read_side) for case in run.cases]
+    captures: list[NvtxBeside] = []
+
+    def read(directory: RunDirectory, run: RunRecord, case: CaseRecord, arm: ArmRecord) -> Side:
+        side = read_side(directory, run, case, arm)
+        captures.extend(side.traces.found.nvtx if side.traces is not None else ())
+        return side
+
+    cases = [_case_report(directory, run, case, read) for case in run.cases]
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
         run={
@@ -157,7 +165,7 @@ def make_report(directory: RunDirectory, read_side: ReadSide = run_side) -> Repo
             "versions": run.versions,
         },
         cases=cases,
-        notes=list(_notes(run, cases)),
+        notes=[*_notes(run, cases), *run.deviations, *summary(captures)],
     )
 
 
