@@ -23,6 +23,8 @@ from mtpprof.profilers.nvtx.build import find_compiler, include_directory
 PROGRAM = Path(__file__).parents[1] / "tests" / "integration" / "nvtx_program.c"
 PAIRS = 1_000_000
 REPEATS = 5
+RUNS = 3
+"""Of each capture, in turns."""
 
 PYTHON = """
 import nvtx, sys, time
@@ -132,12 +134,13 @@ def reading(command: list[str]) -> None:
     )
 
 
-def step_times(folder: Path, *, capture: bool) -> float:
-    """Median profiled step of rank 0, ns: ranges are emitted in profiled windows only."""
-    added = capture_environment(folder, inherited={}) if capture else {}
+def step_times(folder: Path, capture: str) -> list[int]:
+    """Profiled steps, ns, the slowest rank of each: ranges are emitted in profiled windows only."""
     out = folder / "run"
     words = [
         "run",
+        "--capture",
+        capture,
         "--tp",
         "2",
         "--model",
@@ -148,17 +151,17 @@ def step_times(folder: Path, *, capture: bool) -> float:
         "1",
         "--profile-steps",
         "20",
+        "--vocab",
+        "1024",
     ]
     subprocess.run(
         [sys.executable, "-m", "mtpprof", *words, "--out", out],
-        env={**os.environ, **added},
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     timings = [json.loads(path.read_text()) for path in out.rglob("timing.json")]
-    steps: list[int] = [ns for timing in timings for ns in timing["profiled_step_ns"][0]]
-    return statistics.median(steps)
+    return [max(ranks) for timing in timings for ranks in zip(*timing["profiled_step_ns"], strict=True)]
 
 
 def main() -> None:
@@ -171,15 +174,15 @@ def main() -> None:
             compare(title, words, labels)
         reading(command)
     if "--run" in sys.argv[1:]:
-        off: list[float] = []
-        on: list[float] = []
-        for _ in range(2):
-            for capture, into in ((False, off), (True, on)):
+        steps: dict[str, list[int]] = {"torch": [], "torch,nvtx": []}
+        for _ in range(RUNS):
+            for capture, seen in steps.items():
                 with tempfile.TemporaryDirectory() as folder:
-                    into.append(step_times(Path(folder), capture=capture))
-        print(
-            f"profiled step of a reference run (TP 2): {min(off) / 1e6:.2f} ms without, {min(on) / 1e6:.2f} ms with"
-        )
+                    seen.extend(step_times(Path(folder), capture))
+        print(f"\nprofiled step of a reference run at TP 2, ms ({len(steps['torch'])} steps each)")
+        for capture, seen in steps.items():
+            low, middle, high = (ns / 1e6 for ns in statistics.quantiles(seen, n=4))
+            print(f"--capture {capture:12} quartiles {low:7.2f} {middle:7.2f} {high:7.2f}")
 
 
 if __name__ == "__main__":
