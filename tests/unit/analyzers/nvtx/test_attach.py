@@ -20,11 +20,15 @@ from mtpprof.analyzers.discovery import open_traces
 from mtpprof.analyzers.evidence import BY_NVTX_RANGE
 from mtpprof.analyzers.nvtxattach import beside
 from mtpprof.analyzers.nvtxbytes import MEASURED_BY_NVTX
+from mtpprof.analyzers.perfetto.export import Export
+from mtpprof.analyzers.perfetto.files import format_of
 from mtpprof.analyzers.table import EVENT_COLUMNS, Category, EventTable, Track
 from mtpprof.ranges import CollectiveRange
 from tests.runs import BASE_NS, trace
 from tests.unit.analyzers.nvtx.test_nccl import ALL_GATHER, ALL_REDUCE, INIT_RANK, call, definitions
 from tests.unit.analyzers.nvtx.written import REALTIME_OFFSET, Written, WrittenEvent, pop, push
+from tests.unit.analyzers.perfetto.runs import arm
+from tests.unit.analyzers.perfetto.written import read_protobuf
 from tests.unit.analyzers.tables import NCCL_AG, NCCL_AR, Trace, one_run, record
 
 US = 1000
@@ -176,6 +180,20 @@ def test_the_rows_of_the_trace_keep_their_values_and_order(
         assert getattr(kept, column).tolist() == getattr(table, column).tolist()
     assert kept.collectives.row.tolist() == table.collectives.row.tolist()
     assert kept.collectives.in_elems.tolist() == table.collectives.in_elems.tolist()
+
+
+def test_an_export_shows_them_as_tracks_of_their_own(tmp_path: Path) -> None:
+    events = Trace()
+    events.note(ranges.step_name(0), 0, 900 * US)
+    capture = Written(
+        events=[*span("theirs", 300 * US, 10 * US), *span(ranges.step_name(0), -200, 900 * US + 300)]
+    ).capture()
+    path = tmp_path / "out.pftrace"
+    done = Export([arm("run", beside(events.table(base=BASE), capture))]).write(path, format_of(path))
+    slices = [item for item in read_protobuf(path.read_bytes()).slices if item.category == "nvtx"]
+    assert [(item.name, item.dur_ns) for item in slices] == [("theirs", 10 * US)]
+    assert "NVTX" in slices[0].track
+    assert done.events == 2
 
 
 def write(folder: Path, *, rank: int = 0) -> Path:
