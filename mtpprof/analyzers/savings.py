@@ -301,14 +301,20 @@ def engagement_of_side(side: Side) -> dict[str, Engagement]:
     for name in CATALOGUE:
         requested = None if side.enabled is None else name in side.enabled
         if name in side.not_applicable:
-            found[name] = withheld_engagement(
-                Engaged.NOT_APPLICABLE, side.not_applicable[name], requested=requested
-            )
+            found[name] = _refused(side.not_applicable[name], requested)
         elif side.traces is None:
             found[name] = withheld_engagement(Engaged.UNKNOWN, side.missing, requested=requested)
         else:
             found[name] = engagement_of(entries, name, requested=requested)
     return found
+
+
+def _refused(reason: str, requested: bool | None) -> Engagement:
+    """An optimization that a case does not have: the model or the batch cannot use it, or the engine cannot switch it."""
+    prefix, _, rest = reason.partition(": ")
+    if prefix == Engaged.UNSUPPORTED:
+        return withheld_engagement(Engaged.UNSUPPORTED, rest, requested=requested)
+    return withheld_engagement(Engaged.NOT_APPLICABLE, reason, requested=requested)
 
 
 def _switched(base: Side, arm: Side, engagement: dict[str, Engagement]) -> list[str]:

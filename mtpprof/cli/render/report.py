@@ -68,7 +68,7 @@ def _notes(case: CaseReport) -> Iterator[str]:
         yield from _output_notes(difference)
     yield from redundant_notes(case)
     for name, reason in case.not_applicable.items():
-        yield f"Not applicable: {name} ({reason})."
+        yield f"Not compared: {name} ({reason})."
 
 
 def _output_notes(difference: Difference) -> Iterator[str]:

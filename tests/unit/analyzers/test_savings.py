@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mtpprof.analyzers.comparison import Comparison, compare_targets, parse_target
 from mtpprof.analyzers.report import CaseReport, Report, make_report
-from mtpprof.analyzers.savings import Difference
+from mtpprof.analyzers.savings import Difference, engagement_of_side
+from mtpprof.analyzers.sides import run_side
 from mtpprof.analyzers.stats import Claim
 from mtpprof.analyzers.waterfall import Waterfall
 from mtpprof.errors import InputError, UsageError
@@ -295,3 +297,17 @@ def test_traces_that_show_less_than_asked_are_not_engaged(tmp_path: Path) -> Non
     (case,) = make_report(write_run(tmp_path / "run", recipe)).cases
     engagement = case.differences[0].engagement["commutative-reduce"]
     assert (engagement.requested, engagement.verdict) == (True, "NOT ENGAGED")
+
+
+def test_what_the_engine_cannot_switch_is_unsupported(made: RunDirectory) -> None:
+    run = made.run()
+    case = run.cases[1]
+    reason = "UNSUPPORTED: the installed version has no such function"
+    refused = msgspec.structs.replace(
+        case, not_applicable={"commutative-reduce": reason, "local-argmax": "no drafts"}
+    )
+    side = run_side(made, run, refused, refused.arms[0])
+    found = engagement_of_side(side)
+    assert found["commutative-reduce"].verdict == "UNSUPPORTED"
+    assert found["commutative-reduce"].reason == "the installed version has no such function"
+    assert found["local-argmax"].verdict == "NOT APPLICABLE"
