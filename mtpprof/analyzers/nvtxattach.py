@@ -8,6 +8,7 @@ see any other range. Times are not shifted, see `nvtxjoin`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +29,7 @@ from mtpprof.rundir import NVTX_FOLDER, RUN_FILE
 
 _KEPT_CAPTURES = 64
 """A run's arms share the captures of its processes."""
+_RANKED = re.compile(r"rank(\d+)\.")
 _USUAL = frozenset({Verdict.NOT_CLOSED, Verdict.OPEN_RANGES})
 """Nothing wrong here: workers leave without exit handlers, and what was open then lies outside every window."""
 
@@ -44,6 +46,8 @@ def attach(table: EventTable) -> EventTable:
     files = [path for folder in folders for path in sorted(folder.glob(f"*{FILE_SUFFIX}"))]
     captures, refused = [], []
     for path in files:
+        if table.meta.rank is not None and _rank_by_name(path) not in (None, table.meta.rank):
+            continue
         try:
             captures.append(_load(path, path.stat().st_mtime_ns))
         except (InputError, OSError) as error:
@@ -91,6 +95,12 @@ def beside(table: EventTable, capture: NvtxCapture) -> EventTable:
             remarks=tuple(item.sentence for item in capture.problems if item.verdict not in _USUAL),
         ),
     )
+
+
+def _rank_by_name(path: Path) -> int | None:
+    """What the capture library put into the name; saves reading the files of the other ranks."""
+    found = _RANKED.match(path.name)
+    return int(found[1]) if found else None
 
 
 @lru_cache(maxsize=_KEPT_CAPTURES)

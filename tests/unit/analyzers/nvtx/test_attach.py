@@ -196,10 +196,10 @@ def test_an_export_shows_them_as_tracks_of_their_own(tmp_path: Path) -> None:
     assert done.events == 2
 
 
-def write(folder: Path, *, rank: int = 0) -> Path:
+def write(folder: Path, *, rank: int = 0, pid: int = 7) -> Path:
     """A trace of 1 ms from `BASE_NS`."""
     folder.mkdir(parents=True, exist_ok=True)
-    event = {"ph": "X", "cat": "user_annotation", "name": "work", "pid": 7, "tid": 7, "ts": 0, "dur": 1000}
+    event = {"ph": "X", "cat": "user_annotation", "name": "work", "pid": pid, "tid": 7, "ts": 0, "dur": 1000}
     path = folder / f"rank{rank}.pt.trace.json.gz"
     path.write_bytes(gzip.compress(json.dumps(trace([event], rank, 2)).encode()))
     return path
@@ -230,6 +230,15 @@ def test_a_capture_is_found_beside_the_trace_and_in_its_run(tmp_path: Path) -> N
     nvtx = opened(path).nvtx
     assert nvtx is not None
     assert nvtx.path.endswith("rank0.pid42.nvtx")
+
+
+def test_a_capture_without_a_rank_is_told_by_its_process(tmp_path: Path) -> None:
+    path = write(tmp_path, pid=42)
+    captured(tmp_path / "pid42.nvtx", rank=-1)
+    assert "pid42.nvtx" in opened(path).names
+    other = write(tmp_path / "other", pid=43)
+    captured(other.parent / "pid42.nvtx", rank=-1)
+    assert "pid42.nvtx" not in opened(other).names
 
 
 @pytest.mark.parametrize("damage", ["none", "of another rank", "unreadable"])
