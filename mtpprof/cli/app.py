@@ -14,6 +14,7 @@ from mtpprof.cli import (
     analyze,
     check,
     compare,
+    dashboard,
     doctor,
     export,
     models,
@@ -56,6 +57,7 @@ def _root(
 for command in (
     run.run,
     report.report,
+    dashboard.dashboard,
     compare.compare,
     check.check,
     predict.predict,

@@ -1,0 +1,199 @@
+"""From the launch form to a command line, and from a command line to a run in a process of its own.
+
+The decision: the dashboard starts what a user would type (`mtpprof run …`), in its own session and with its output in a file of the
+run directory, and then follows that directory. So the run outlives the dashboard, and nothing it prints can reach the screen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mtpprof.errors import MtpprofError, RunError, UsageError
+from mtpprof.models.optimizations import CATALOGUE
+from mtpprof.profilers.engines.base import Nodes
+from mtpprof.profilers.plan import DEFAULT_MODELS, PlanOptions, Setting, make_cases
+from mtpprof.profilers.run import DEFAULT_ROOT, ENGINES, choose_engine
+from mtpprof.rundir import LOGS, RunDirectory
+
+RUN_LOG = "run.log"
+"""What the run's own command printed, beside the logs of the ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchForm:
+    """What is filled in; texts as typed. Empty: the default of `mtpprof run`."""
+
+    models: str = ""
+    tp: str = "4"
+    concurrency: str = ""
+    draft_tokens: str = ""
+    settings: dict[str, Setting] = field(default_factory=dict)
+    """By optimization; `both` everywhere is the default of `run`."""
+    more: str = ""
+    """Further options, as on the command line."""
+
+    def words(self) -> list[str]:
+        """Arguments of `mtpprof` that do this.
+
+        Raises:
+            UsageError: a field that cannot be read.
+        """
+        words = ["run", "--tp", str(_number("TP", self.tp))]
+        for model in _split(self.models):
+            words += ["--model", model]
+        for text in _split(self.concurrency):
+            words += ["--concurrency", str(_number("concurrency", text))]
+        if self.draft_tokens.strip():
+            words += ["--draft-tokens", str(_number("draft tokens", self.draft_tokens))]
+        if any(setting != "both" for setting in self.settings.values()):
+            for name, setting in self.settings.items():
+                words += ["--opt", f"{name}={setting}"]
+        try:
+            return words + shlex.split(self.more)
+        except ValueError as error:
+            raise UsageError(f"more options: {error}; quote them as in a shell.") from error
+
+
+def _split(text: str) -> list[str]:
+    return [part for part in re.split(r"[,\s]+", text) if part]
+
+
+def _number(name: str, text: str) -> int:
+    text = text.strip()
+    if not text.isdecimal() or len(text) > 7:
+        raise UsageError(f"{name} {text or 'is empty'}: give a whole number.")
+    return int(text)
+
+
+def command_text(words: Sequence[str]) -> str:
+    """The command line, to copy."""
+    return shlex.join(["mtpprof", *words])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What would happen."""
+
+    sentence: str
+    """Engine, cases and windows; or why it cannot run."""
+    ok: bool
+    eligible: dict[str, tuple[bool, str]]
+    """By optimization: whether any of the models can use it, and which cannot and why."""
+
+
+def outlook(form: LaunchForm) -> Outlook:
+    """Check a form as `run` will; runs in the background, since models are resolved and devices asked for."""
+    try:
+        tp = _number("TP", form.tp)
+        choice = choose_engine("auto", "auto", tp, Nodes())
+        options = PlanOptions(
+            models=tuple(_split(form.models)) or DEFAULT_MODELS,
+            tp=tp,
+            concurrency=tuple(_number("concurrency", text) for text in _split(form.concurrency)) or None,
+            draft_tokens=_number("draft tokens", form.draft_tokens) if form.draft_tokens.strip() else None,
+            on_cuda=choice.device == "cuda",
+            refused=ENGINES[choice.engine]().refusals(choice.device),
+        )
+        cases = make_cases(options)
+        form.words()
+        chosen = {**form.settings} if any(value != "both" for value in form.settings.values()) else {}
+        planned = make_cases(_with_settings(options, chosen))
+    except MtpprofError as error:
+        return Outlook(sentence=str(error), ok=False, eligible={})
+    eligible = {}
+    for name in CATALOGUE:
+        refusals = {
+            case.spec.name: case.not_applicable[name] for case in cases if name in case.not_applicable
+        }
+        able = list(dict.fromkeys(case.spec.name for case in cases if name not in case.not_applicable))
+        reasons = "; ".join(f"{model}: {reason}" for model, reason in refusals.items())
+        said = f"{', '.join(able)}" + (f" (not {reasons})" if reasons and able else reasons)
+        eligible[name] = (bool(able), said)
+    windows = sum(
+        len(case.order) * len(case.arms) + sum(arm.repeats is None for arm in case.arms) for case in planned
+    )
+    arms = sum(len(case.arms) for case in planned)
+    return Outlook(
+        sentence=f"engine {choice.engine} on {choice.device}: {len(planned)} cases, {arms} arms, {windows} windows",
+        ok=True,
+        eligible=eligible,
+    )
+
+
+def _with_settings(options: PlanOptions, settings: dict[str, Setting]) -> PlanOptions:
+    from dataclasses import replace
+
+    return replace(options, settings=settings)
+
+
+def run_folder(words: Sequence[str], now: datetime | None = None) -> Path:
+    """Where a run goes: what `--out` or `--resume` says, else a new folder below `runs`."""
+    for option in ("--out", "--resume"):
+        for index, word in enumerate(words):
+            if word == option and index + 1 < len(words):
+                return Path(words[index + 1]).absolute()
+            if word.startswith(f"{option}="):
+                return Path(word.partition("=")[2]).absolute()
+    models = [words[index + 1] for index, word in enumerate(words[:-1]) if word == "--model"]
+    name = "-".join(re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name).strip("-.") for model in models)[:60]
+    stamp = now or datetime.now(UTC)
+    return (DEFAULT_ROOT / f"{stamp:%Y%m%dT%H%M%SZ}-{name or 'run'}").absolute()
+
+
+class StartedRun:
+    """A run that this dashboard started."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        """Start it.
+
+        Raises:
+            RunError: the folder cannot be written, or the process not started.
+        """
+        folder = run_folder(words)
+        self.directory = RunDirectory(folder)
+        given = any(word.partition("=")[0] in ("--out", "--resume") for word in words)
+        line = [sys.executable, "-m", "mtpprof", *words, *([] if given else ["--out", str(folder)])]
+        log = folder / LOGS / RUN_LOG
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("ab") as stream:
+                self._process = subprocess.Popen(
+                    line, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
+                )
+        except OSError as error:
+            raise RunError(f"{folder}: the run cannot be started there ({error.strerror}).") from error
+
+    @property
+    def running(self) -> bool:
+        """Whether its process lives."""
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code; None: it runs."""
+        return self._process.poll()
+
+    def stop(self) -> None:
+        """Ask it to stop as Ctrl-C would; what is finished is kept."""
+        if self.running:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGINT)
+
+    def last_words(self) -> str:
+        """What its command said last."""
+        try:
+            text = (self.directory.root / LOGS / RUN_LOG).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        lines = [line for line in text.splitlines() if line.strip()]
+        return lines[-1].removeprefix("mtpprof: ") if lines else ""

@@ -1,0 +1,198 @@
+"""Collectives of one or two sides as rows: A, B, difference, expected against observed, provenance of the bytes.
+
+Figures are per step and rank, so that captures of different length compare. What is not known is None, shown as `?`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.expected import shape_text
+from mtpprof.analyzers.grouping import Group, group
+from mtpprof.analyzers.sides import Side
+from mtpprof.analyzers.table import MISSING
+from mtpprof.analyzers.totals import steps_of
+from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, signed, time_text
+from mtpprof.models.optimizations import expected_collectives
+
+KEY = ("kind", "phase", "site", "shape", "dtype", "implementation", "fused")
+BY_RANK = (*KEY, "rank")
+MAX_ROWS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Calls of one kind and place on one side, per step and rank."""
+
+    calls: float
+    payload_bytes: float | None
+    """Of one call."""
+    provenance: str
+    wait_ns: float | None
+    transfer_ns: float | None
+    time_ns: float
+    expected: int | None
+    """Calls of the ledger; None: there is none for this side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRow:
+    """One row of the table."""
+
+    key: tuple[str, ...]
+    """Values of `KEY`; empty: not known."""
+    rank: int | None
+    a: Figures | None
+    """None: this side has no such call."""
+    b: Figures | None
+
+    @property
+    def payload_bytes(self) -> float | None:
+        """Of one call, on whichever side has it."""
+        return (self.a or self.b or _NONE).payload_bytes
+
+    @property
+    def calls_change(self) -> float:
+        """B minus A."""
+        return (self.b.calls if self.b else 0) - (self.a.calls if self.a else 0)
+
+    @property
+    def time_change_ns(self) -> float:
+        """B minus A; a side without the call takes no time in it."""
+        return (self.b.time_ns if self.b else 0) - (self.a.time_ns if self.a else 0)
+
+    @property
+    def as_expected(self) -> bool | None:
+        """Whether both sides' calls are those of their ledgers; None: no ledger says."""
+        sides = [side for side in (self.a, self.b) if side is not None and side.expected is not None]
+        return all(side.calls == side.expected for side in sides) if sides else None
+
+
+_NONE = Figures(
+    calls=0, payload_bytes=None, provenance="", wait_ns=None, transfer_ns=None, time_ns=0, expected=None
+)
+
+
+def collective_rows(a: Side | None, b: Side | None, *, by_rank: bool = False) -> list[CollectiveRow]:
+    """Rows of two sides joined by what a call is; the longest time first."""
+    ours, theirs = _figures(a, by_rank), _figures(b, by_rank)
+    keys = dict.fromkeys((*ours, *theirs))
+    rows = [
+        CollectiveRow(key=key[: len(KEY)], rank=key[len(KEY)], a=ours.get(key), b=theirs.get(key))  # type: ignore[arg-type]
+        for key in keys
+    ]
+    rows.sort(key=lambda row: -max(row.a.time_ns if row.a else 0, row.b.time_ns if row.b else 0))
+    return rows[:MAX_ROWS]
+
+
+def _figures(side: Side | None, by_rank: bool) -> dict[tuple[str | int | None, ...], Figures]:
+    if side is None or side.traces is None:
+        return {}
+    calls = side.traces.calls
+    if len(side.traces.steps):
+        calls = calls.take((calls.step != MISSING) & ~calls.transient)
+    if not len(calls):
+        return {}
+    pairs = max(1, steps_of(calls))
+    divisor: dict[int | None, int] = _steps_per_rank(calls) if by_rank else {}
+    expected = _expected(side)
+    found = {}
+    for entry in group(calls, side.traces.steps, BY_RANK if by_rank else KEY):
+        key = tuple(str(entry.key[name] or "") for name in KEY)
+        rank = entry.key.get("rank")
+        count = divisor.get(rank if isinstance(rank, int) else None, pairs)
+        wanted = None if expected is None else expected.get((key[0], key[1], key[2], key[3], key[4]), 0)
+        found[(*key, rank)] = _of(entry, count, wanted)
+    return found
+
+
+def _steps_per_rank(calls: Calls) -> dict[int | None, int]:
+    return {
+        int(rank): max(1, len(np.unique(calls.step[calls.rank == rank]))) for rank in np.unique(calls.rank)
+    }
+
+
+def _of(entry: Group, pairs: int, expected: int | None) -> Figures:
+    known = entry.payload_bytes is not None and entry.bytes_known
+    return Figures(
+        calls=entry.calls / pairs,
+        payload_bytes=entry.payload_bytes / entry.bytes_known
+        if known and entry.payload_bytes is not None
+        else None,
+        provenance=_provenance(entry),
+        wait_ns=None if entry.wait_ns is None else entry.wait_ns / pairs,
+        transfer_ns=None if entry.transfer_ns is None else entry.transfer_ns / pairs,
+        time_ns=entry.sum_ns / pairs,
+        expected=expected,
+    )
+
+
+def _provenance(entry: Group) -> str:
+    if not entry.bytes_known:
+        return "unknown"
+    word = "measured" if entry.bytes_measured == entry.bytes_known else "derived"
+    return word if entry.bytes_known == entry.calls else f"{word}, some unknown"
+
+
+def _expected(side: Side) -> Counter[tuple[str, str, str, str, str]] | None:
+    if side.spec is None or side.workload is None or side.enabled is None:
+        return None
+    counts: Counter[tuple[str, str, str, str, str]] = Counter()
+    for entry in expected_collectives(side.spec, side.workload, side.enabled):
+        counts[(entry.kind, entry.phase, entry.site, shape_text(entry.shape), entry.dtype)] += entry.count
+    return counts
+
+
+def matches(row: CollectiveRow, words: str) -> bool:
+    """Whether every word of a filter occurs in what the row says; `kind:all_gather` asks one column only."""
+    texts = dict(zip(KEY, row.key, strict=True))
+    texts["rank"] = "" if row.rank is None else str(row.rank)
+    texts["size"] = bytes_text(row.payload_bytes).replace(" ", "")
+    texts["change"] = change_word(row)
+    everything = " ".join(texts.values()).lower()
+    for word in words.lower().split():
+        column, colon, value = word.partition(":")
+        if colon and column in texts:
+            if value not in texts[column].lower():
+                return False
+        elif word not in everything:
+            return False
+    return True
+
+
+def change_word(row: CollectiveRow) -> str:
+    """What became of the calls from A to B, in a word."""
+    if row.a is None:
+        return "added"
+    if row.b is None:
+        return "gone"
+    return "same" if row.calls_change == 0 else "changed"
+
+
+def expected_text(row: CollectiveRow) -> str:
+    """`ok`, `?`, or what was seen against what was expected."""
+    if row.as_expected is None:
+        return UNKNOWN
+    if row.as_expected:
+        return "ok"
+    sides = [side for side in (row.a, row.b) if side is not None and side.expected is not None]
+    return " ".join(f"{count_text(side.calls)}/{side.expected}!" for side in sides)
+
+
+def figure(
+    side: Figures | None, read: Callable[[Figures], float | None], show: Callable[[float | None], str]
+) -> str:
+    """A figure of one side; `-` where the side has no such call."""
+    return "-" if side is None else show(read(side))
+
+
+def change_text(row: CollectiveRow) -> str:
+    """Change of calls, or of time where the calls are the same."""
+    if row.calls_change:
+        return signed(count_text(row.calls_change))
+    return signed(time_text(round(row.time_change_ns)))

@@ -1,0 +1,130 @@
+"""Doctor: every verdict that limits an answer, of the traces, of the run, and of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+from textual.widgets import Static
+
+from mtpprof.analyzers.verdicts import Problem, Severity
+from mtpprof.cli.tui.screens.page import Page
+from mtpprof.cli.tui.text import safe
+from mtpprof.cli.tui.widgets.row_table import Column, Row, RowTable
+from mtpprof.profilers.environment import Finding, examine
+
+COLUMNS = (
+    Column("of"),
+    Column("severity"),
+    Column("verdict"),
+    Column("no answer on", priority=2),
+    Column("what is so", priority=1),
+)
+
+
+class DoctorPage(Page):
+    """The page."""
+
+    NAME = "doctor"
+    NEEDS_SIDES = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("m", "machine", "Examine this machine", id="doctor.machine"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._findings: list[Finding] = []
+        self._examining = False
+
+    def body(self) -> Iterable[Widget]:
+        """Verdicts, and the one under the cursor in full."""
+        yield RowTable(id="verdicts")
+        yield Static(id="verdict-line", markup=False)
+
+    def show(self) -> None:
+        """Draw all verdicts."""
+        rows = list(self._rows())
+        table = self.query_one("#verdicts", RowTable)
+        nothing = (
+            "Nothing limits the answers." if self.store.cases else "Nothing is open; m examines this machine."
+        )
+        table.fill(COLUMNS, rows, empty="Examining…" if self._examining else nothing)
+        self._describe(table.current)
+
+    def _rows(self) -> Iterator[Row]:
+        store = self.store
+        if store.verdict is not None:
+            yield _row("input", "error", "cannot be shown", "everything", store.verdict)
+        if store.record is not None and store.record.error:
+            yield _row("run", "error", store.record.status, "", store.record.error)
+        for deviation in store.record.deviations if store.record else []:
+            yield _row("run", "note", "deviation", "", deviation)
+        yield from (_problem_row("traces", problem) for problem in store.trace_problems)
+        for letter, arm in (("A", store.a), ("B", store.b)):
+            yield from self._side_rows(letter, arm)
+        if store.answer is not None:
+            yield from (_row("answer", "note", "note", "", note) for note in store.answer.notes)
+        for difference in store.differences:
+            yield from (
+                _row(difference.arm, "warning", "caveat", "", caveat) for caveat in difference.caveats
+            )
+        case = store.case_report
+        for report in case.arms if case else []:
+            for item in report.mismatches:
+                what = (
+                    f"{item.kind} {item.shape} at {item.site}: {item.observed} seen, {item.expected} expected"
+                )
+                yield _row(report.name, "error", "not as expected", "", what)
+        for finding in self._findings:
+            yield _row("machine", finding.state, finding.item, "", f"{finding.found}. {finding.meaning}")
+
+    def _side_rows(self, letter: str, arm: str | None) -> Iterator[Row]:
+        store = self.store
+        side, problem = store.side(arm), store.side_problem(arm)
+        if problem is not None:
+            yield _row(f"{letter} {arm}", "error", "no traces", "collectives", problem)
+        if side is None or side.traces is None:
+            return
+        found = side.traces.found
+        if not store.trace_problems:
+            yield from (
+                _problem_row(f"{letter} {arm}", item)
+                for item in found.problems
+                if item.severity > Severity.OK
+            )
+        yield from (
+            _row(f"{letter} {arm}", "note", "withheld", item.answer, item.reason) for item in found.withheld
+        )
+        yield from (_row(f"{letter} {arm}", "note", "left out", "", text) for text in found.transients)
+
+    def _describe(self, row: Row | None) -> None:
+        text = row.tag if row is not None and isinstance(row.tag, str) else ""
+        self.query_one("#verdict-line", Static).update(safe(text))
+
+    def on_row_table_moved(self, event: RowTable.Moved) -> None:
+        """The full sentence follows the cursor."""
+        self._describe(event.row)
+
+    def action_machine(self) -> None:
+        """Look at this machine as `mtpprof doctor` does."""
+        self._examining = True
+        self.show()
+        self.dashboard.background.start(
+            "machine", lambda: list(examine()), self._take, self.dashboard.complain
+        )
+
+    def _take(self, findings: list[Finding]) -> None:
+        self._findings, self._examining = findings, False
+        self.show()
+
+
+def _row(of: str, severity: str, verdict: str, forbids: str, sentence: str) -> Row:
+    return Row((of, severity, verdict, forbids or "-", sentence), tag=sentence)
+
+
+def _problem_row(of: str, problem: Problem) -> Row:
+    sentence = f"{problem.sentence} {problem.remedy}".strip()
+    forbids = ", ".join(sorted(problem.forbids))
+    return _row(of, problem.severity.name.lower(), str(problem.verdict), forbids, sentence)

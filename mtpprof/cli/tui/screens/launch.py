@@ -1,0 +1,129 @@
+"""Launch: what to run, each optimization as a switch with its eligibility beside it, and the command line that does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.widget import Widget
+from textual.widgets import Input, Label, Static
+
+from mtpprof.cli.tui.launching import LaunchForm, Outlook, command_text, outlook
+from mtpprof.cli.tui.screens.page import Page
+from mtpprof.cli.tui.text import safe
+from mtpprof.cli.tui.widgets.choice import Choice
+from mtpprof.errors import UsageError
+from mtpprof.models.optimizations import CATALOGUE
+
+FIELDS = (
+    ("models", "model", "deepseek-v3.2, nemotron-3-super"),
+    ("tp", "TP", "4"),
+    ("concurrency", "concurrency", "1, 8 (GPU: 1, 64)"),
+    ("draft_tokens", "draft tokens", "3 for DeepSeek-like MTP models, else 0"),
+    ("more", "more options", "--rounds 5 --scale tiny …"),
+)
+"""Field of the form, label, what an empty field means."""
+
+
+class LaunchPage(Page):
+    """The page."""
+
+    NAME = "launch"
+    AUTO_FOCUS = ""  # digits and letters are keys until a field is entered
+    SHOWS_CASE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r,f5", "start", "Start", key_display="F5", id="launch.start"),
+        Binding("y", "copy", "Copy the command", id="launch.copy"),
+        Binding("x", "app.stop_run", "Stop", id="launch.stop"),
+        Binding("c", "app.resume_run", "Resume", id="launch.resume"),
+    ]
+
+    def body(self) -> Iterable[Widget]:
+        """Fields, switches, command line."""
+        with VerticalScroll(can_focus=False):
+            for name, label, placeholder in FIELDS:
+                with Horizontal(classes="field"):
+                    yield Label(label, markup=False)
+                    value = getattr(self.dashboard.launch_form, name)
+                    yield Input(value, placeholder=placeholder, id=f"field-{name}", compact=True)
+            for name in CATALOGUE:
+                with Horizontal(classes="field switch"):
+                    yield Label(name, markup=False)
+                    setting = self.dashboard.launch_form.settings.get(name, "both")
+                    yield Choice(("both", "on", "off"), setting, id=f"switch-{name}")
+                    yield Static(id=f"why-{name}", classes="why", markup=False)
+            yield Static(id="outlook", markup=False)
+            yield Static(id="command", markup=False)
+            yield Static(id="launch-state", markup=False)
+
+    def show(self) -> None:
+        """Draw what the form means; the state of the run that was started."""
+        self._update_command()
+        self.query_one("#launch-state", Static).update(safe(self._state()))
+
+    def _state(self) -> str:
+        store = self.store
+        started = self.dashboard.started
+        if started is not None and started.running:
+            return f"Running in {started.directory.root}: Live (2) shows it, x stops it."
+        if store.record is not None and store.record.status in ("interrupted", "failed"):
+            return f"{store.record.name} is {store.record.status}: c resumes it."
+        return self.dashboard.starting_text() if started is not None else ""
+
+    def form(self) -> LaunchForm:
+        """What is filled in."""
+        texts = {name: self.query_one(f"#field-{name}", Input).value for name, _, _ in FIELDS}
+        settings = {name: self.query_one(f"#switch-{name}", Choice).value for name in CATALOGUE}
+        return LaunchForm(settings=settings, **texts)  # type: ignore[arg-type]
+
+    def _update_command(self) -> None:
+        form = self.form()
+        try:
+            line = command_text(form.words())
+        except UsageError as error:
+            line = str(error)
+        self.query_one("#command", Static).update(safe(f"$ {line}"))
+        if form != self.dashboard.launch_form or not self.dashboard.form_checked:
+            self.dashboard.launch_form, self.dashboard.form_checked = form, True
+            self.dashboard.background.start(
+                "outlook", lambda: outlook(form), self._take, self.dashboard.complain
+            )
+
+    def _take(self, found: Outlook) -> None:
+        self.query_one("#outlook", Static).update(safe(("" if found.ok else "! ") + found.sentence))
+        for name in CATALOGUE:
+            able, why = found.eligible.get(name, (True, ""))
+            self.query_one(f"#switch-{name}", Choice).disabled = not able
+            self.query_one(f"#why-{name}", Static).update(safe(f"{'' if able else 'not eligible: '}{why}"))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """The command line follows."""
+        self._update_command()
+
+    def on_choice_changed(self, event: Choice.Changed) -> None:
+        """The command line follows."""
+        self._update_command()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter goes to the next field."""
+        self.focus_next()
+
+    def action_start(self) -> None:
+        """Start the run."""
+        try:
+            words = self.form().words()
+        except UsageError as error:
+            self.dashboard.complain(str(error))
+            return
+        self.dashboard.start_run(words)
+
+    def action_copy(self) -> None:
+        """Put the command line on the clipboard."""
+        try:
+            self.app.copy_to_clipboard(command_text(self.form().words()))
+        except UsageError as error:
+            self.dashboard.complain(str(error))
+        else:
+            self.notify("The command line is on the clipboard.", markup=False)

@@ -1,0 +1,98 @@
+"""Timeline: the ranks' collectives of one step, baseline above optimized, with the one under the cursor described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.widget import Widget
+from textual.widgets import Static
+
+from mtpprof.analyzers.calls import Provenance
+from mtpprof.analyzers.sides import Side
+from mtpprof.analyzers.table import MISSING
+from mtpprof.cli.tui.lanes import Lane, make_lanes
+from mtpprof.cli.tui.screens.page import Page
+from mtpprof.cli.tui.text import safe
+from mtpprof.cli.tui.widgets.timeline_view import LEGEND, TimelineView
+from mtpprof.cli.units import bytes_text, time_text
+
+
+class TimelinePage(Page):
+    """The page."""
+
+    NAME = "timeline"
+    NEEDS_SIDES = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made_of: tuple[Side | None, Side | None] | None = None
+
+    def body(self) -> Iterable[Widget]:
+        """Legend, lanes, description."""
+        yield Static(id="legend", markup=False)
+        yield TimelineView(id="timeline")
+        yield Static(id="call-line", markup=False)
+
+    def show(self) -> None:
+        """Draw the lanes of both sides; they are made in the background."""
+        store = self.store
+        wanted = (store.side(store.a), store.side(store.b))
+        self.query_one("#legend", Static).update(safe(LEGEND))
+        if self._made_of is None or any(x is not y for x, y in zip(wanted, self._made_of, strict=True)):
+            self._made_of = wanted
+            a, b = wanted
+            self.dashboard.background.start(
+                "lanes", lambda: _lanes(a, b), self._take, self.dashboard.complain
+            )
+        problems = [
+            f"{arm}: {problem}"
+            for arm in (store.a, store.b)
+            if (problem := store.side_problem(arm)) is not None
+        ]
+        if problems:
+            self.query_one("#call-line", Static).update(safe("; ".join(problems)))
+
+    def _take(self, found: list[Lane]) -> None:
+        self.query_one(TimelineView).show(found)
+
+    def on_timeline_view_pointed(self, event: TimelineView.Pointed) -> None:
+        """Describe what the cursor is on."""
+        if event.lane is None:
+            waiting = self.dashboard.background.busy
+            text = "Reading the traces…" if waiting else "There is no trace to draw."
+        else:
+            text = describe_call(event.lane, event.call)
+        self.query_one("#call-line", Static).update(safe(text))
+
+
+def _lanes(a: Side | None, b: Side | None) -> list[Lane]:
+    return [
+        *(make_lanes(a, "A") if a is not None else []),
+        *(make_lanes(b, "B") if b is not None and b is not a else []),
+    ]
+
+
+def describe_call(lane: Lane, call: int | None) -> str:
+    """The collective under the cursor, in two lines."""
+    who = f"{lane.side} ({lane.arm}) rank {lane.rank if lane.rank != MISSING else '?'}"
+    if call is None:
+        return f"{who}: no collective under the cursor; . and , go to the next and the previous one."
+    calls = lane.calls
+    fused = calls.text("fused", call)
+    shape, dtype = calls.text("shape", call) or "?", calls.text("dtype", call) or "?"
+    payload = int(calls.payload_bytes[call])
+    wait, transfer = int(calls.wait_ns[call]), int(calls.transfer_ns[call])
+    first = (
+        f"{who}: {calls.text('kind', call)}{f' fused with {fused}' if fused else ''} [{shape}] {dtype} "
+        f"by {calls.text('implementation', call) or '?'} in {calls.text('phase', call) or '?'} "
+        f"at {calls.text('site', call) or '?'}"
+    )
+    provenance = Provenance(int(calls.provenance[call])).name.lower()
+    size = bytes_text(None if payload == MISSING else payload)
+    split = (
+        "waiting not known"
+        if wait == MISSING
+        else f"waited {time_text(wait)} for the last rank, then {time_text(None if transfer == MISSING else transfer)}"
+    )
+    second = f"{time_text(int(calls.dur_ns[call]))}: {split}; payload {size} ({provenance})"
+    return f"{first}\n{second}"

@@ -1,0 +1,194 @@
+"""What the dashboard is opened on: a run directory, or traces of anybody. Both give cases, arms, sides and differences.
+
+Everything that reads or computes is a plain function that runs in the background; what it returns is immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import msgspec
+
+from mtpprof.analyzers.discovery import examine_traces
+from mtpprof.analyzers.effects import Effect
+from mtpprof.analyzers.report import REPORT_SCHEMA_VERSION, Report
+from mtpprof.analyzers.savings import Difference, compare_sides
+from mtpprof.analyzers.sides import Side, find_arm, find_case, run_side, traces_of
+from mtpprof.analyzers.verdicts import Problem
+from mtpprof.cli.output import printable
+from mtpprof.errors import ExitCode, InputError, RunError
+from mtpprof.rundir import REPORT_FILE, RUN_FILE, CaseRecord, RunDirectory, RunRecord
+
+TRACES = "traces"
+RunCommand = Callable[[Sequence[str]], "CompletedProcess[str]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseView:
+    """A case as the screens see it."""
+
+    id: str
+    title: str
+    arms: tuple[str, ...]
+    """Arms that may have traces, the baseline first."""
+    not_applicable: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """One side, read."""
+
+    case: str
+    arm: str
+    side: Side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What was saved, by case."""
+
+    differences: dict[str, list[Difference]]
+    effects: dict[str, list[Effect]]
+    notes: list[str]
+    report: Report | None
+    """None: of traces without a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedTraces:
+    """Traces of anybody, read and examined."""
+
+    sides: tuple[Side, ...]
+    problems: tuple[Problem, ...]
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is to be taken for a run directory, be it a broken one."""
+    return (path / RUN_FILE).exists()
+
+
+def run_cases(record: RunRecord) -> tuple[CaseView, ...]:
+    """The cases of a run."""
+    return tuple(
+        CaseView(
+            id=case.id,
+            title=case_title(case),
+            arms=tuple(arm.name for arm in case.arms if arm.repeats is None),
+            not_applicable=case.not_applicable,
+        )
+        for case in record.cases
+    )
+
+
+def case_title(case: CaseRecord) -> str:
+    """`deepseek-v3.2 (tiny) TP 4 c 1 k 3`: short enough for a heading."""
+    name, scale = str(case.model.get("name", case.id)), str(case.model.get("scale", ""))
+    drafts = f" k {case.draft_tokens}" if case.draft_tokens else ""
+    return printable(f"{name} ({scale}) TP {case.tp} c {case.concurrency}{drafts} {case.dtype}")
+
+
+def trace_cases(opened: OpenedTraces) -> tuple[CaseView, ...]:
+    """The one case that traces without a run make: every capture is an arm of it."""
+    arms = tuple(side.label for side in opened.sides)
+    return (CaseView(id=TRACES, title=printable(" against ".join(arms[:2])), arms=arms, not_applicable={}),)
+
+
+def load_side(directory: RunDirectory, record: RunRecord, case_id: str, arm: str) -> Loaded:
+    """Read and attribute the traces of one arm.
+
+    Raises:
+        InputError: a damaged file of the run directory.
+        UsageError: no such case or arm.
+    """
+    case = find_case(record, case_id)
+    return Loaded(case=case_id, arm=arm, side=run_side(directory, record, case, find_arm(case, arm)))
+
+
+def open_anything(paths: Sequence[Path]) -> OpenedTraces:
+    """Read traces that no run of ours made; of runs that share a label, the later ones get a number.
+
+    Raises:
+        InputError: a path does not exist, or nothing there is a trace.
+    """
+    problems: list[Problem] = []
+    sides: list[Side] = []
+    for traces in examine_traces(paths):
+        problems += traces.all_problems()
+        if not traces.tables:
+            continue
+        read = traces_of(traces)
+        on_device = bool(read.calls.on_device.any()) if len(read.calls) else False
+        known = {side.label for side in sides}
+        label = traces.label if traces.label not in known else f"{traces.label} ({len(sides) + 1})"
+        sides.append(
+            Side(
+                label=label,
+                traces=read,
+                missing="",
+                windows={},
+                repeat={},
+                baseline={},
+                not_applicable={},
+                setting={},
+                device="cuda" if on_device else "cpu",
+            )
+        )
+    return OpenedTraces(sides=tuple(sides), problems=tuple(problems))
+
+
+def answer_of_traces(opened: OpenedTraces) -> Answer:
+    """Every capture against the first one."""
+    base, *others = opened.sides or (None,)
+    found = [compare_sides(base, other) for other in others if base is not None and other is not None]
+    return Answer(differences={TRACES: found}, effects={TRACES: []}, notes=[], report=None)
+
+
+def answer_of_report(report: Report) -> Answer:
+    """The same out of a run's report."""
+    return Answer(
+        differences={case.id: case.differences for case in report.cases},
+        effects={case.id: case.effects for case in report.cases},
+        notes=report.notes,
+        report=report,
+    )
+
+
+def stored_answer(directory: RunDirectory, record: RunRecord) -> Answer | None:
+    """The answer that the run directory holds already; None: it has none, or one that is older than what it is of."""
+    path = directory.root / REPORT_FILE
+    try:
+        written_ns = path.stat().st_mtime_ns
+        if (directory.root / RUN_FILE).stat().st_mtime_ns > written_ns:
+            return None
+        report = msgspec.json.decode(path.read_bytes(), type=Report)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    fits = report.schema_version == REPORT_SCHEMA_VERSION and report.run.get("id") == record.id
+    return answer_of_report(report) if fits and report.run.get("status") == record.status else None
+
+
+def computed_answer(directory: RunDirectory, command: RunCommand) -> Answer:
+    """The answer computed anew, in a process of its own, which also stores it in the run directory.
+
+    Raises:
+        InputError: the run cannot be analyzed; the sentence is the command's own.
+        RunError: the command gave no answer that can be read.
+    """
+    done = command(["report", str(directory.root), "--format", "json"])
+    if done.returncode not in (ExitCode.OK, ExitCode.CHECK_FAILED):
+        raise InputError(
+            last_sentence(done.stderr) or f"{directory.root}: no report (exit code {done.returncode})."
+        )
+    try:
+        return answer_of_report(msgspec.json.decode(done.stdout, type=Report))
+    except msgspec.MsgspecError as error:
+        raise RunError(f"{directory.root}: the report cannot be read back ({error}).") from error
+
+
+def last_sentence(stderr: str) -> str:
+    """What a command of mtpprof said last, without its name."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    return lines[-1].removeprefix("mtpprof: ") if lines else ""
