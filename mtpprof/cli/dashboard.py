@@ -77,6 +77,18 @@ def open_dashboard(paths: Sequence[Path], command: Sequence[str] | None = None) 
     DashboardApp(paths, command=command, ascii_only=terminal_is_ascii()).run()
 
 
+def watch(words: Sequence[str], folder: Path) -> None:
+    """Start the run that the words of a command line ask for in a process of its own, and follow it.
+
+    Args:
+        words: Arguments of `mtpprof`, `run` first.
+        folder: The run directory that they were resolved to.
+    """
+    own = [word for word in words if word not in ("--dashboard", "--debug")]
+    named = any(word.partition("=")[0] in ("--out", "--resume") for word in own)
+    open_dashboard((), command=[*own, *([] if named else ["--out", str(folder)])])
+
+
 def _start_resource_tracker() -> None:
     """Start multiprocessing's helper while stderr is a file: under Textual it is none, and reading traces in processes would fail."""
     from multiprocessing import resource_tracker

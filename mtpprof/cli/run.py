@@ -159,6 +159,10 @@ def run(
             rich_help_panel=WHERE,
         ),
     ] = None,
+    dashboard: Annotated[
+        bool,
+        typer.Option("--dashboard", help="Watch it in the dashboard, which may be left and opened again."),
+    ] = False,
     style: Annotated[Format, typer.Option("--format", help="How to write the report.")] = Format.TABLE,
 ) -> None:
     """Run models with each optimization on and off, trace every rank, and report what each optimization removed.
@@ -190,6 +194,13 @@ def run(
     else:
         record, directory = start_run(run_options(values, nodes))
     console = stderr_console()
+    if dashboard:
+        from mtpprof.cli.dashboard import has_terminal, watch
+
+        if has_terminal():
+            watch(sys.argv[1:], directory.root)
+            return
+        console.print("mtpprof: no terminal to draw the dashboard on; the run goes on without.")
     console.print(
         f"mtpprof: engine {record.engine} on {record.device} ({record.engine_reason}), transport {record.transport}"
     )

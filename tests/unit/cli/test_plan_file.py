@@ -8,7 +8,7 @@ from mtpprof.cli.plan_file import PlanFile
 from mtpprof.cli.run import run
 
 ONLY_ON_THE_COMMAND_LINE = {
-    *("context", "config", "resume", "out", "style"),
+    *("context", "config", "resume", "out", "style", "dashboard"),
     *("nnodes", "node_rank", "rdzv_endpoint"),
 }
 
