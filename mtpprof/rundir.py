@@ -101,6 +101,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """In what the engine runs something else than was asked for, one sentence each."""
     capture: list[str] = msgspec.field(default_factory=lambda: ["torch"])
     """What records the profiled windows: `torch`, `nvtx`, `nsys`."""
+    capture_note: str | None = None
+    """Why NVTX is not among it although nothing else was asked for; None: it is, or was not wanted."""
     error: str | None = None
     """Why a run is `failed` or `interrupted`."""
 

@@ -165,7 +165,7 @@ def make_report(directory: RunDirectory, read_side: ReadSide = run_side) -> Repo
             "versions": run.versions,
         },
         cases=cases,
-        notes=[*_notes(run, cases), *run.deviations, *summary(captures)],
+        notes=[*_notes(run, cases), *filter(None, [run.capture_note]), *summary(captures)],
     )
 
 

@@ -205,7 +205,7 @@ def run(
         f"mtpprof: engine {record.engine} on {record.device} ({record.engine_reason}), transport {record.transport}"
     )
     console.print(f"mtpprof: run directory {_short(directory.root)}")
-    for sentence in record.deviations:
+    for sentence in [*record.deviations, *filter(None, [record.capture_note])]:
         console.print(f"mtpprof: {sentence}")
     _carry_out(record, directory, nodes)
     if node_rank == 0:

@@ -159,11 +159,11 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
         cases=[_case_record(case) for case in cases],
         engine_arguments=list(options.engine_arguments),
         capture=list(recording.capture),
+        capture_note=recording.without or None,
     )
     _check_capture(run)
     engine.preflight(run, directory, options.nodes)
-    deviations = [*engine.deviations(run), *([recording.without] if recording.without else [])]
-    return msgspec.structs.replace(run, deviations=deviations), directory
+    return msgspec.structs.replace(run, deviations=engine.deviations(run)), directory
 
 
 def resume_run(folder: Path, nodes: Nodes) -> tuple[RunRecord, RunDirectory]:
