@@ -25,7 +25,8 @@ from mtpprof.analyzers.perfetto.events import ON_DEVICE, add_events
 from mtpprof.analyzers.perfetto.files import Format, written
 from mtpprof.analyzers.perfetto.model import Flow, Layout, Process
 from mtpprof.analyzers.perfetto.timeline import Arm, StepPair, side_by_side
-from mtpprof.analyzers.table import I64, MISSING, Category
+from mtpprof.analyzers.readers.merged import KEY
+from mtpprof.analyzers.table import I64, MISSING, Category, TraceMeta
 from mtpprof.errors import UsageError
 
 UI_SLICES = 10_000_000
@@ -236,14 +237,12 @@ class Export:
         return flows, first
 
     def _metadata(self) -> dict[str, Any]:
-        """What a reader of the JSON form needs to take it for the trace that it came from."""
-        tables = [member.arm.traces.tables[member.table] for member in self._members]
-        metadata: dict[str, Any] = {"mtpprof": {"ranks": [table.meta.rank for table in tables]}}
+        """What a reader of the JSON form needs to take it for the traces that it came from (`readers.merged`)."""
+        processes = [_of_rank(member.arm.traces.tables[member.table].meta) for member in self._members]
+        metadata: dict[str, Any] = {KEY: {"arms": [arm.name for arm in self._arms], "processes": processes}}
         if len(self._arms) == 1 and self._arms[0].zero_ns is not None:
             metadata["baseTimeNanoseconds"] = self._arms[0].zero_ns
-        if len(tables) == 1:
-            metadata |= _of_one_rank(tables[0])
-        return metadata
+        return metadata | processes[0] if len(processes) == 1 else metadata
 
 
 def _rows(arm: Arm, index: int, window_ns: tuple[int, int]) -> I64:
@@ -304,24 +303,24 @@ def _arrows(members: Sequence[_Member], first: int) -> tuple[list[Flow], int]:
     return flows, first + len(groups)
 
 
-def _of_one_rank(table: Any) -> dict[str, Any]:
-    meta = table.meta
-    if meta.rank is None:
-        return {}
-    distributed = {"rank": meta.rank, "world_size": meta.world_size, "backend": meta.backend}
+def _of_rank(meta: TraceMeta) -> dict[str, Any]:
+    """Metadata of one rank, as Kineto spells it."""
+    distributed: dict[str, Any] = {
+        key: value
+        for key, value in (("rank", meta.rank), ("world_size", meta.world_size), ("backend", meta.backend))
+        if value is not None
+    }
+    distributed["pg_config"] = [
+        {
+            "pg_name": group.name,
+            "pg_desc": group.description,
+            "pg_size": group.size,
+            "ranks": list(group.ranks),
+        }
+        for group in meta.process_groups
+    ]
     return {
-        "distributedInfo": {key: value for key, value in distributed.items() if value is not None}
-        | {
-            "pg_config": [
-                {
-                    "pg_name": group.name,
-                    "pg_desc": group.description,
-                    "pg_size": group.size,
-                    "ranks": list(group.ranks),
-                }
-                for group in meta.process_groups
-            ]
-        },
+        "distributedInfo": distributed,
         "deviceProperties": [{"name": name} for name in meta.devices],
         **({"host_name": meta.host} if meta.host else {}),
     }

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.readers import metadata
+from mtpprof.analyzers.readers import merged, metadata
 from mtpprof.analyzers.readers.base import Limits, Peek, TraceFormatError
 from mtpprof.analyzers.readers.bytestream import TextSource, last_text
 from mtpprof.analyzers.readers.columns import Columns, exact_ns, joined, resolution_ns
@@ -98,7 +98,7 @@ class KinetoReader:
     """Chrome-format JSON."""
 
     name = "kineto"
-    version = 4
+    version = 5
     suffixes = (".json", ".json.gz")
 
     def recognises(self, head: bytes) -> bool:
@@ -123,10 +123,11 @@ class KinetoReader:
             trace_id=found.trace_id,
             start_ns=_start_ns(path, found.base_time_ns, times),
             size_bytes=path.stat().st_size,
+            several=merged.is_merged(values),
         )
 
     def read(self, path: Path, limits: Limits) -> tuple[EventTable, ...]:
-        """One table: a file is what one process recorded."""
+        """One table: a file is what one process recorded, unless it is an export of ours."""
         text = TraceText(TextSource(path, limits))
         others = _Others()
         columns: Columns | None = None
@@ -138,7 +139,8 @@ class KinetoReader:
             raise TraceFormatError(
                 str(path), "is a list of something else than events", verdict=Verdict.NOT_A_TRACE
             )
-        return (_table(path, columns or Columns(exact=False), others, text),)
+        table = _table(path, columns or Columns(exact=False), others, text)
+        return merged.split(path, table, text.metadata) if merged.is_merged(text.metadata) else (table,)
 
 
 def _start_ns(path: Path, written_base_ns: int | None, times_ns: list[int]) -> int | None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mtpprof.analyzers.attribution import Window
+from mtpprof.analyzers.attribution import Window, analyze
+from mtpprof.analyzers.discovery import open_traces
+from mtpprof.analyzers.grouping import group
 from mtpprof.analyzers.perfetto.communication import COLLECTIVE, PHASE, STEP, TRANSFER, WAIT
 from mtpprof.analyzers.perfetto.export import Export, Options
 from mtpprof.analyzers.perfetto.files import format_of
@@ -289,8 +291,29 @@ def test_metadata_of_json_lets_it_be_read_as_the_rank_that_it_was(tmp_path: Path
     assert document["distributedInfo"]["rank"] == 1
     Export([two_ranks()]).write(path, format_of(path))
     _, document = read_chrome(path.read_bytes())
-    assert document["mtpprof"] == {"ranks": [0, 1]}
+    assert document["mtpprof"]["arms"] == ["run"]
+    assert [process["distributedInfo"]["rank"] for process in document["mtpprof"]["processes"]] == [0, 1]
     assert "distributedInfo" not in document
+
+
+@pytest.mark.parametrize("name", ["out.json", "out.json.gz"])
+def test_an_export_of_several_ranks_is_read_as_those_ranks(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    run = two_ranks()
+    Export([run]).write(path, format_of(path))
+    (again,) = open_traces([path])
+    assert again.ranks == (0, 1)
+    assert again.world_size == 2
+    found = analyze(again)
+    for by in (("kind", "phase", "site", "rank"), ("step", "rank")):
+        assert group(found.calls, found.steps, by) == group(run.found.calls, run.found.steps, by)
+
+
+def test_an_export_of_two_arms_is_no_measurement_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    Export([two_ranks("a"), two_ranks("b")], compare=True).write(path, format_of(path))
+    with pytest.raises(InputError, match="several runs laid side by side"):
+        open_traces([path])
 
 
 def test_the_estimate_is_of_the_right_size(tmp_path: Path) -> None:
