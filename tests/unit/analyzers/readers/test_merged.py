@@ -14,8 +14,9 @@ from tests.unit.analyzers import chrome
 
 
 def written(folder: Path, own: Any) -> Path:
-    events = [chrome.complete(f"op {pid}", 1000.0 + pid, pid=pid, tid=1000 + pid) for pid in (1, 2, 2, "x")]
-    events = [event | {"ts": 1000.0 + n} for n, event in enumerate(events)]
+    events = [
+        chrome.complete(f"op {pid}", 1000.0 + n, pid=pid, tid=n) for n, pid in enumerate((1, 2, 2, "x"))
+    ]
     return chrome.write(folder / "t.json", chrome.text(events, {"baseTimeNanoseconds": 5, "mtpprof": own}))
 
 
