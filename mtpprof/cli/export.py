@@ -124,6 +124,8 @@ def export(
         raise UsageError(f"-o {output}: there is no folder {output.parent}; create it first.")
     asked = attribution_options(ranks, window, steps, rules, model)
     sources = _sources(paths or [], case, arm, compare)
+    if any(path.resolve() == output.resolve() for source in sources for path in source.paths):
+        raise UsageError(f"-o {output}: is one of the traces to be read; give another name.")
     arms = _arms(sources, parse_rank_map(rank_map or []), asked)
     shown = Options(ranks=asked.ranks, window=asked.window, only_collectives=only_collectives)
     laid_out = Export(arms, shown, compare=compare is not None)

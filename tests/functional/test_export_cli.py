@@ -23,6 +23,7 @@ from tests.functional.conftest import Answer
 from tests.functional.perfetto_engine import load, needs_engine
 from tests.runs import Recipe, write_run
 from tests.traces import needs_traces, trace_folder
+from tests.unit.analyzers import chrome
 
 Call = Callable[..., Answer]
 
@@ -148,6 +149,15 @@ def test_wrong_words_are_refused_in_a_sentence(
     assert sentence in answer.stderr
     assert "Traceback" not in answer.stderr
     assert not list(run.root.parent.glob("out*"))
+
+
+def test_a_trace_is_not_written_over_itself(mtpprof: Call, tmp_path: Path) -> None:
+    trace = chrome.write(tmp_path / "t.json", chrome.text(chrome.some_events()))
+    before = trace.read_bytes()
+    answer = mtpprof("export", "t.json", "-o", "./t.json")
+    assert answer.returncode == 2
+    assert "is one of the traces to be read" in answer.stderr
+    assert trace.read_bytes() == before
 
 
 def test_a_full_disk_is_named(mtpprof: Call, run: RunDirectory, tmp_path: Path) -> None:
