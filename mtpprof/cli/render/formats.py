@@ -14,6 +14,7 @@ from mtpprof.cli.render.comparison import comparison_tables
 from mtpprof.cli.render.html import comparison_page, report_page
 from mtpprof.cli.render.pullrequest import pull_request
 from mtpprof.cli.render.report import case_tables, heading, tables
+from mtpprof.cli.render.savings import summary_table
 from mtpprof.cli.reportformat import ReportFormat
 
 
@@ -21,6 +22,12 @@ def _report_as_tables(report: Report) -> None:
     for case in report.cases:
         stdout_console().print(f"== {heading(case)} ==")
         write_tables(case_tables(case), Format.TABLE)
+    if len(report.cases) > 1:
+        stdout_console().print("== all cases ==")
+        groups = [
+            (f"{case.model}, concurrency {case.concurrency}", case.differences) for case in report.cases
+        ]
+        write_tables([summary_table(groups)], Format.TABLE)
     for sentence in report.notes:
         stdout_console().print(sentence)
 

@@ -31,6 +31,23 @@ def savings_table(title: str, differences: Sequence[Difference], notes: Iterable
     )
 
 
+def summary_table(groups: Iterable[tuple[str, Sequence[Difference]]]) -> Table:
+    """Every difference of every case in a line: what a run ends with."""
+    columns = ("arm", "engaged", "calls", "payload", "step time", "verdict")
+    rows: list[tuple[str, ...]] = []
+    for name, differences in groups:
+        rows.append((f"{name}:", *[""] * (len(columns) - 1)))
+        for difference in differences:
+            arm, engaged, calls, payload, _, step, verdict = _savings_row(difference)
+            rows.append((f"  {arm}", engaged, calls, payload, step, verdict))
+    return Table(
+        title="saved against the baseline, per step and rank",
+        columns=columns,
+        rows=rows,
+        right=frozenset(columns[2:5]),
+    )
+
+
 def _savings_row(difference: Difference) -> tuple[str, ...]:
     return (
         difference.arm,
