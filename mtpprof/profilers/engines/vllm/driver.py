@@ -30,6 +30,17 @@ from mtpprof.profilers.lifetime import die_with_parent
 from mtpprof.rundir import CaseRecord, RunDirectory, RunRecord
 
 EngineKey = tuple[Any, ...]
+FAILURES = (
+    OSError,
+    ImportError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AssertionError,
+    LookupError,
+    AttributeError,
+)
+"""What vLLM raises when it cannot go on; mtpprof's own errors are `MtpprofError`."""
 
 
 def main() -> int:
@@ -45,10 +56,7 @@ def main() -> int:
     except MtpprofError as error:
         guard.report(f"{type(error).__name__}: {error}")
         return 1
-    except OSError as error:
-        guard.report(f"OSError: {error}")
-        return 1
-    except (RuntimeError, ValueError, TypeError, AssertionError, KeyError, AttributeError) as error:
+    except FAILURES as error:
         traceback.print_exc()
         guard.report(f"RunError: {guard.describe(error)}")
         return 1
@@ -89,12 +97,14 @@ class VllmHost:
             self.shut_down()
             self._start(case, enabled)
             self._key = key
+        folder = self._directory.arm(case.id, arm_name(case, enabled))
+        self._guard.logs = [folder / f"rank{rank}.log" for rank in range(case.tp)]
         return EngineSession(
             self._llm,
             self._run,
             case,
             trace_folder=self._scratch / "traces",
-            arm_folder=lambda arm: self._directory.arm(case.id, arm_name(case, arm)),
+            arm_folder=folder,
             alive=self.alive,
         )
 

@@ -37,6 +37,8 @@ class Guard:
         self._doing = "starting"
         self._fed_s = self._beat_s = time.monotonic()
         self._workers: Sequence[Any] = ()
+        self.logs: Sequence[Path] = ()
+        """Where the workers print at present, beside the launcher's log."""
         self._died_s: float | None = None
         self._reported = False
         self._stopped = threading.Event()
@@ -52,14 +54,12 @@ class Guard:
     @contextlib.contextmanager
     def patience(self, doing: str, limit_s: float) -> Iterator[None]:
         """Something that may take long without a sign of life."""
-        outer = self._limit_s
+        outer = self._limit_s, self._doing
         self._limit_s = max(limit_s, self._timeout_s)
         self.feed(doing)
-        try:
-            yield
-        finally:
-            self._limit_s = outer
-            self.feed()
+        yield  # where this fails, `doing` stays what is told
+        self._limit_s, doing = outer
+        self.feed(doing)
 
     def watch(self, workers: Sequence[Any]) -> None:
         """Processes of the running engine (`multiprocessing.Process`)."""
@@ -83,9 +83,12 @@ class Guard:
         dead = self._wait_for_dead()
         if dead:
             return f"{dead}; {self._see_log()}"
-        said = root_cause(self._directory.launcher_log) or str(error).strip().splitlines()[0:1]
-        text = said if isinstance(said, str) else "".join(said)
-        return f"vLLM failed while {self._doing}: {type(error).__name__}: {text[:300]}; {self._see_log()}"
+        for log in (*self.logs, self._directory.launcher_log):
+            said = root_cause(log)
+            if said is not None:
+                return f"vLLM failed while {self._doing}: {said}; see {log}."
+        said = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+        return f"vLLM failed while {self._doing}: {said[:300]}; {self._see_log()}"
 
     def _see_log(self) -> str:
         return f"see {self._directory.launcher_log}."
@@ -103,8 +106,8 @@ class Guard:
             if self._died_s is not None and now_s - self._died_s > DEATH_GRACE_S:
                 self._give_up(f"{dead or 'a worker died'}; {self._see_log()}")
             if now_s - self._fed_s > self._limit_s:
-                faulthandler.dump_traceback(all_threads=True)
                 said = log_tail(self._directory.launcher_log)
+                faulthandler.dump_traceback(all_threads=True)
                 self._give_up(
                     f"vLLM made no progress for {self._limit_s:g} s while {self._doing}; its log ends with: {said!r}; "
                     f"{self._see_log()}"

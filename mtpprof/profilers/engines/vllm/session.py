@@ -17,6 +17,7 @@ from mtpprof.profilers.engines.base import Window
 from mtpprof.profilers.engines.vllm import traces
 from mtpprof.profilers.engines.vllm.arguments import CLOSING_STEPS, PROFILER_START_STEPS, tokens_per_window
 from mtpprof.profilers.engines.vllm.metrics import Snapshot
+from mtpprof.profilers.recording import TORCH, nsys_window
 from mtpprof.profilers.sizes import spec_of
 from mtpprof.rundir import CaseRecord, RunRecord
 
@@ -42,7 +43,7 @@ class EngineSession:
         case: CaseRecord,
         *,
         trace_folder: Path,
-        arm_folder: Callable[[frozenset[str]], Path],
+        arm_folder: Path,
         alive: Callable[[str | None], None],
     ) -> None:
         self._llm = llm
@@ -80,16 +81,26 @@ class EngineSession:
     ) -> list[list[int]]:
         """See `Session`."""
         prefix = f"mtpprof-{self._run.id}-{self._windows}"
-        with self._batch(enabled, warmup) as batch:
-            self._engine.start_profile(prefix)
+        by_torch = TORCH in self._run.capture
+        with (
+            self._batch(enabled, warmup) as batch,
+            self._traced_by_torch(prefix) if by_torch else nsys_window(),
+        ):
             self._rpc("mtpprof_begin", steps, True, PROFILER_START_STEPS)
             batch.steps(PROFILER_START_STEPS + steps + CLOSING_STEPS)
             step_ns: list[list[int]] = self._rpc("mtpprof_end")
-            self._alive("stopping the profiler")
-            self._engine.stop_profile()
         self._check(step_ns, steps)
-        traces.collect(self._traces, prefix, folder, self._case.tp, self._run.timeout_s, self._alive)
+        if by_torch:
+            traces.collect(self._traces, prefix, folder, self._case.tp, self._run.timeout_s, self._alive)
         return step_ns
+
+    @contextmanager
+    def _traced_by_torch(self, prefix: str) -> Iterator[None]:
+        """The profiler of vLLM around a window that goes well; the engine ends with one that does not."""
+        self._engine.start_profile(prefix)
+        yield
+        self._alive("stopping the profiler")
+        self._engine.stop_profile()
 
     def close(self) -> None:
         """See `Session`: the engine stays with the host for the next case."""
@@ -113,8 +124,7 @@ class EngineSession:
     def _batch(self, enabled: frozenset[str], warmup: int) -> Iterator[_Batch]:
         """All prompts, prefilled and warmed up, under an arm; gone afterwards."""
         self._windows += 1
-        log = str(self._arm_folder(enabled) / "rank{rank}.log")
-        self._rpc("mtpprof_set_arm", sorted(enabled), log)
+        self._rpc("mtpprof_set_arm", sorted(enabled), str(self._arm_folder / "rank{rank}.log"))
         batch = _Batch(self._engine, self._alive)
         batch.start(self._prompts, tokens_per_window(self._run, self._case), f"{self._windows}")
         try:

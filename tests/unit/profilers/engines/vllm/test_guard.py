@@ -61,9 +61,18 @@ def test_an_error_of_vllm_is_told_with_what_its_log_said(guard: Guard, directory
     directory.launcher_log.write_text(LOG)
     guard.feed("c/baseline: round 0")
     text = guard.describe(RuntimeError("Executor failed."))
-    assert "while c/baseline: round 0" in text
+    assert text.startswith("vLLM failed while c/baseline: round 0: torch.OutOfMemoryError: ")
     assert "CUDA out of memory" in text
     assert str(directory.launcher_log) in text
+
+
+def test_what_a_worker_printed_goes_before_the_launchers_log(guard: Guard, directory: RunDirectory) -> None:
+    directory.launcher_log.write_text(LOG)
+    quiet, telling = directory.root / "rank0.log", directory.root / "rank1.log"
+    quiet.write_text("fine\n")
+    telling.write_text("ERROR ValueError: no such block\nValueError: no such block\n")
+    guard.logs = [quiet, telling]
+    assert f"ValueError: no such block; see {telling}" in guard.describe(RuntimeError("Worker failed"))
 
 
 def test_an_error_that_the_log_does_not_know_is_told_by_its_own_words(guard: Guard) -> None:
