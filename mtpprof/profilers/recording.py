@@ -28,7 +28,7 @@ from mtpprof.rundir import RunDirectory, RunRecord
 TORCH, NVTX, NSYS = "torch", "nvtx", "nsys"
 CHOICES = (TORCH, NVTX, NSYS)
 NSYS_WINDOW = "mtpprof-window"
-"""NVTX range of the first rank of a host around each profiled window: Nsight Systems records while it is open."""
+"""NVTX range of one process of a host around each profiled window: Nsight Systems records while it is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +99,22 @@ def _under_nsys(command: Command, run: RunRecord, directory: RunDirectory, nodes
 
 
 @contextlib.contextmanager
+def nsys_window() -> Iterator[None]:
+    """While this is open, Nsight Systems records all processes of this host; one of them opens it."""
+    import nvtx
+
+    with nvtx.annotate(NSYS_WINDOW, domain=NVTX_DOMAIN):
+        yield
+
+
+@contextlib.contextmanager
 def recorded_by_nsys(barrier: Callable[[], object]) -> Iterator[None]:
-    """A profiled window under Nsight Systems, on a rank: it opens when the first rank of the host says so, and closes for all.
+    """A profiled window on a rank: the first rank of the host opens it, and it closes when all are done.
 
     Args:
         barrier: Returns when all ranks have called it.
     """
-    import nvtx
-
-    first = os.environ["LOCAL_RANK"] == "0"
-    with nvtx.annotate(NSYS_WINDOW, domain=NVTX_DOMAIN) if first else contextlib.nullcontext():
+    with nsys_window() if os.environ["LOCAL_RANK"] == "0" else contextlib.nullcontext():
         barrier()
         yield
         barrier()

@@ -161,7 +161,6 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
         capture=list(recording.capture),
         capture_note=recording.without or None,
     )
-    _check_capture(run)
     engine.preflight(run, directory, options.nodes)
     return msgspec.structs.replace(run, deviations=engine.deviations(run)), directory
 
@@ -268,14 +267,6 @@ def _run_folder(options: RunOptions, created: datetime, name: str) -> Path:
         return options.out
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "run"
     return DEFAULT_ROOT / f"{created:%Y%m%dT%H%M%SZ}-{safe}"
-
-
-def _check_capture(run: RunRecord) -> None:
-    if NSYS in run.capture and run.engine == "vllm":
-        raise UsageError(
-            "--capture nsys: vLLM's workers are recorded by torch's profiler and NVTX only; leave --capture out, or use "
-            "--engine reference."
-        )
 
 
 def _check_acceptance(length: float | None, cases: tuple[Case, ...]) -> None:

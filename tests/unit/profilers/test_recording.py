@@ -10,9 +10,7 @@ from mtpprof.errors import ExitCode, MissingEnvironmentError, RunError, UsageErr
 from mtpprof.nvtxformat import DIRECTORY_VARIABLE, INJECTION_VARIABLE
 from mtpprof.profilers import recording
 from mtpprof.profilers.engines.base import Command, Nodes
-from mtpprof.profilers.plan import PlanOptions
 from mtpprof.profilers.recording import choose_recording, keep_reports, recorded
-from mtpprof.profilers.run import RunOptions, start_run
 from mtpprof.rundir import RunDirectory, RunRecord
 from tests.runs import Recipe, write_run
 
@@ -156,15 +154,6 @@ def test_reports_go_to_the_arms_in_the_order_of_their_windows(tmp_path: Path) ->
         assert directory.has_traces(case, arm, 2)
     with pytest.raises(RunError, match="nsys left 11 reports of 12 profiled windows"):
         keep_reports(run, directory, nodes, [*windows, ("case", "arm12")])
-
-
-@pytest.mark.usefixtures("nsys")
-def test_nsys_is_refused_early_where_the_engine_cannot_be_recorded_by_it(tmp_path: Path) -> None:
-    plan = PlanOptions(models=("nemotron-3-super",), tp=2)
-    options = RunOptions(plan=plan, engine="vllm", device="cpu", capture="nsys", out=tmp_path / "run")
-    with pytest.raises(UsageError, match="--capture nsys: vLLM's workers"):
-        start_run(options)
-    assert not (tmp_path / "run").exists()
 
 
 def test_every_capture_is_named_in_the_refusal() -> None:
