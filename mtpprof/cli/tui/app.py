@@ -6,7 +6,6 @@ done elsewhere.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -19,11 +18,10 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from mtpprof.cli.output import Format, printable
-from mtpprof.cli.tui import exporting, subject
+from mtpprof.cli.tui import exporting
 from mtpprof.cli.tui.background import Background, Finished
-from mtpprof.cli.tui.follow import RunFollower, Update
 from mtpprof.cli.tui.launching import LaunchForm, StartedRun
-from mtpprof.cli.tui.live import advance
+from mtpprof.cli.tui.opening import Opener
 from mtpprof.cli.tui.screens.collectives import CollectivesPage
 from mtpprof.cli.tui.screens.dialogs import AskDialog, HelpDialog, LeaveDialog, TextDialog
 from mtpprof.cli.tui.screens.doctor import DoctorPage
@@ -36,9 +34,7 @@ from mtpprof.cli.tui.screens.timeline import TimelinePage
 from mtpprof.cli.tui.store import Store
 from mtpprof.cli.tui.text import AsciiFilter
 from mtpprof.errors import RunError
-from mtpprof.rundir import RunDirectory
 
-POLL_S = 0.2
 TICK_S = 1.0
 THEMES = ("textual-dark", "textual-light")
 
@@ -96,13 +92,12 @@ class DashboardApp(App[None]):
         self.launch_form = LaunchForm()
         self.form_checked = False
         self.started: StartedRun | None = None
+        self.opener = Opener(self)
         self._paths = tuple(paths)
         self._command = command
-        self._first_page = page
+        self.first_page = page
         self._ascii = AsciiFilter(enabled=ascii_only)
         self._clock = clock
-        self._following: threading.Event | None = None
-        self._reading: set[tuple[str, str]] = set()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """ASCII below everything else, where the terminal knows no more."""
@@ -115,9 +110,9 @@ class DashboardApp(App[None]):
         if self._command is not None:
             self.start_run(self._command)
         elif self._paths:
-            self.open_paths(self._paths)
+            self.opener.open(self._paths)
         else:
-            self.go(self._first_page or "launch")
+            self.go(self.first_page or "launch")
 
     def now_ns(self) -> int:
         """The time."""
@@ -145,155 +140,12 @@ class DashboardApp(App[None]):
             f"! The run did not start: {self.started.last_words() or f'exit code {self.started.exit_code}'}"
         )
 
-    # Opening
-
-    def open_paths(self, paths: Sequence[Path]) -> None:
-        """Open a run directory or traces."""
-        self._stop_following()
-        self.store.forget()
-        self._reading.clear()
-        self.background.forget()
-        self.store.paths = tuple(paths)
-        if len(paths) == 1 and (subject.is_run(paths[0]) or self._is_own(paths[0])):
-            self._open_run(RunDirectory(paths[0]))
-            return
-        self.store.answer_state = "Reading the traces…"
-        self.go(self._first_page or "collectives")
-        self.background.start("open", lambda: subject.open_anything(paths), self._take_traces, self._refuse)
-
-    def _is_own(self, path: Path) -> bool:
-        return self.started is not None and self.started.directory.root == path
-
-    def _open_run(self, directory: RunDirectory) -> None:
-        self.store.directory = directory
-        follower = RunFollower(directory)
-        self._following = stop = threading.Event()
-
-        def follow() -> None:
-            while True:
-                update = follower.poll()
-                if update is not None:
-                    self.post_message(Finished(partial(self._take_from, stop, update)))
-                if stop.wait(POLL_S):
-                    return
-
-        threading.Thread(target=follow, name="dashboard-follow", daemon=True).start()
-        self.go(self._first_page or "live")
-
-    def _take_from(self, stop: threading.Event, update: Update) -> None:
-        if not stop.is_set():  # else something else was opened since
-            self._take(update)
-
-    def _stop_following(self) -> None:
-        if self._following is not None:
-            self._following.set()
-            self._following = None
-
-    def _refuse(self, sentence: str) -> None:
-        self.store.verdict = sentence
-        self.store.answer_state = sentence
-        self.refresh_page()
-
-    def _take_traces(self, opened: subject.OpenedTraces) -> None:
-        store = self.store
-        store.trace_problems = opened.problems
-        if not opened.sides:
-            reasons = [problem.sentence for problem in opened.problems]
-            self._refuse("No trace could be read: " + " ".join(reasons))
-            return
-        store.cases = subject.trace_cases(opened)
-        store.sides = {
-            (subject.TRACES, side.label): subject.Loaded(case=subject.TRACES, arm=side.label, side=side)
-            for side in opened.sides
-        }
-        store.answer_state = (
-            "One capture has nothing to be held against: open two folders."
-            if len(opened.sides) < 2
-            else "Comparing…"
-        )
-        self.refresh_page()
-        if len(opened.sides) > 1:
-            self.background.start(
-                "answer", lambda: subject.answer_of_traces(opened), self._take_answer, self._no_answer
-            )
-
-    def _take(self, update: Update) -> None:
-        """What is new in the run directory."""
-        store = self.store
-        store.live = advance(store.live, update.events)
-        store.log.extend(update.log_lines)
-        store.log_count += len(update.log_lines)
-        starting = self.started is not None and self.started.running and store.record is None
-        store.verdict = None if starting or update.record is not None else update.problem or store.verdict
-        if update.record is not None:
-            first, before = store.record is None, store.record.status if store.record else None
-            store.record = update.record
-            store.cases = subject.run_cases(update.record)
-            if update.record.status != "running" and update.record.status != before:
-                self._find_answer(stored=first)
-                if first and self._first_page is None and update.record.status == "complete":
-                    self.go("saved")
-        self.refresh_page()
-
-    # Answers and sides
-
-    def _find_answer(self, *, stored: bool) -> None:
-        store = self.store
-        directory, record = store.directory, store.record
-        if directory is None or record is None:
-            return
-        store.answer_state = "Analyzing the run…"
-
-        def work() -> subject.Answer:
-            kept = subject.stored_answer(directory, record) if stored else None
-            return kept or subject.computed_answer(directory, self.background.command)
-
-        self.background.start("answer", work, self._take_answer, self._no_answer)
-
-    def _take_answer(self, answer: subject.Answer) -> None:
-        self.store.answer, self.store.answer_state = answer, ""
-        self.refresh_page()
-
-    def _no_answer(self, sentence: str) -> None:
-        self.store.answer_state = sentence
-        self.refresh_page()
-
     def action_analyze(self) -> None:
         """Analyze the run as far as it has got."""
         if self.store.directory is None:
             self.complain("Only a run can be analyzed again.")
             return
-        self.store.sides.clear()
-        self.store.side_problems.clear()
-        self._find_answer(stored=False)
-        self.refresh_page()
-
-    def read_sides(self) -> None:
-        """Read the traces of the chosen arms, where they are not read yet."""
-        store = self.store
-        directory, record, case = store.directory, store.record, store.case
-        if directory is None or record is None or case is None:
-            return
-        for arm in dict.fromkeys(name for name in (store.a, store.b) if name is not None):
-            key = (case.id, arm)
-            if key in store.sides or key in store.side_problems or key in self._reading:
-                continue
-            self._reading.add(key)
-
-            def failed(sentence: str, key: tuple[str, str] = key) -> None:
-                self._reading.discard(key)
-                self.store.side_problems[key] = sentence
-                self.refresh_page()
-
-            def work(arm: str = arm) -> subject.Loaded:
-                return subject.load_side(directory, record, case.id, arm)
-
-            self.background.start(f"side {case.id} {arm}", work, self._take_side, failed)
-
-    def _take_side(self, loaded: subject.Loaded) -> None:
-        self._reading.discard((loaded.case, loaded.arm))
-        self.store.sides[(loaded.case, loaded.arm)] = loaded
-        self.refresh_page()
+        self.opener.analyze_again()
 
     # Choosing and going
 
@@ -350,8 +202,8 @@ class DashboardApp(App[None]):
             self.complain(str(error))
             self.go("launch")
             return
-        self._first_page = None
-        self.open_paths([self.started.directory.root])
+        self.first_page = None
+        self.opener.open([self.started.directory.root])
 
     def action_stop_run(self) -> None:
         """Stop the run that was started here."""
@@ -398,7 +250,7 @@ class DashboardApp(App[None]):
 
     def on_unmount(self) -> None:
         """Leave nothing behind but a run that was left running."""
-        self._stop_following()
+        self.opener.close()
         self.background.close()
 
     # Exports and the rest
@@ -411,7 +263,8 @@ class DashboardApp(App[None]):
         """Results of the background."""
         message.deliver()
 
-    def _say(self, sentence: str) -> None:
+    def say(self, sentence: str) -> None:
+        """Show what was done."""
         self.notify(printable(sentence), markup=False, timeout=10)
 
     def _chosen_export(self) -> exporting.Chosen:
@@ -431,7 +284,7 @@ class DashboardApp(App[None]):
         self.background.start(
             "export",
             lambda: exporting.export_perfetto(self.background.command, chosen),
-            self._say,
+            self.say,
             self.complain,
         )
 
@@ -441,7 +294,7 @@ class DashboardApp(App[None]):
         self.background.start(
             "report",
             lambda: exporting.export_report(self.background.command, run, style),
-            self._say,
+            self.say,
             self.complain,
         )
 
@@ -471,8 +324,8 @@ class DashboardApp(App[None]):
 
         def asked(path: str | None) -> None:
             if path:
-                self._first_page = None
-                self.open_paths([Path(path).expanduser()])
+                self.first_page = None
+                self.opener.open([Path(path).expanduser()])
 
         self.push_screen(AskDialog("Open (run directory, folder of traces, trace file):", "runs/"), asked)
 

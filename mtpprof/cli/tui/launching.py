@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -124,15 +124,14 @@ def outlook(form: LaunchForm) -> Outlook:
     )
     arms = sum(len(case.arms) for case in planned)
     return Outlook(
-        sentence=f"engine {choice.engine} on {choice.device}: {len(planned)} cases, {arms} arms, {windows} windows",
+        sentence=f"engine {choice.engine} on {choice.device}: {len(planned)} cases, {arms} arms, {windows} windows"
+        + (" (without what more options change)" if form.more.strip() else ""),
         ok=True,
         eligible=eligible,
     )
 
 
 def _with_settings(options: PlanOptions, settings: dict[str, Setting]) -> PlanOptions:
-    from dataclasses import replace
-
     return replace(options, settings=settings)
 
 
@@ -182,6 +181,12 @@ class StartedRun:
     def exit_code(self) -> int | None:
         """Exit code; None: it runs."""
         return self._process.poll()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait a while; whether it still runs then."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self.running
 
     def stop(self) -> None:
         """Ask it to stop as Ctrl-C would; what is finished is kept."""

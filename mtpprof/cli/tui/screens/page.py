@@ -91,7 +91,7 @@ class Page(Screen[None]):
         if not self.is_mounted or not self.query("#heading"):
             return
         if self.NEEDS_SIDES:
-            self.dashboard.read_sides()
+            self.dashboard.opener.read_sides()
         width = max(1, self.size.width)
         self.query_one("#heading", Static).update(Text(fitted(self.dashboard.heading(), width)))
         self.query_one("#tabs", Static).update(tabs_text(self.NAME, width))

@@ -141,7 +141,7 @@ class SavedPage(Page):
             return
         self.query_one("#rungs", Static).update(safe("\n".join(rungs(difference))))
         fall = difference.waterfall_per_token if self._per_token else difference.waterfall
-        title = f"Where the time of a {fall.unit} went ({fall.basis})" if fall else "No waterfall"
+        title = f"Where the time of a {fall.unit} went, by {fall.basis}" if fall else "No waterfall"
         why = "" if fall else f": {difference.no_waterfall or 'tokens per step are not known'}."
         self.query_one("#bars-title", Static).update(safe(title + why))
         bars = self.query_one("#bars", RowTable)
