@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,10 @@ from mtpprof.analyzers.calls import Calls
 from mtpprof.analyzers.changes import ROUNDS
 from mtpprof.analyzers.grouping import wire_bytes_of
 from mtpprof.analyzers.perfetto import lanes
-from mtpprof.analyzers.perfetto.communication import Rank, collective_slices
+from mtpprof.analyzers.perfetto.communication import Rank, collective_slices, present
 from mtpprof.analyzers.perfetto.model import Argument, Slices, Values, joined
 from mtpprof.analyzers.perfetto.timeline import StepPair
-from mtpprof.analyzers.strata import Form
+from mtpprof.analyzers.strata import Batch, Form
 from mtpprof.analyzers.table import I64, MISSING
 
 SAVED = "mtpprof.saved"
@@ -39,11 +39,19 @@ class Change:
     what: str
     first: int | None
     second: int | None
+    comparable: bool = True
+    """False: the steps have different batches, so that bytes and times say nothing of each other."""
 
 
-def changes(first: Calls, second: Calls) -> Iterator[Change]:
-    """The changes from the calls of one step (or window) in the first arm to those in the second."""
-    ours, theirs = _forms(first, second), _forms(second, first)
+def changes(first: Calls, second: Calls, *, same_batch: bool = True) -> Iterator[Change]:
+    """The changes from the calls of one step (or window) in the first arm to those in the second.
+
+    Args:
+        first: Calls of the first arm.
+        second: Calls of the second arm.
+        same_batch: False: sizes differ because the batches do, and tell no calls apart.
+    """
+    ours, theirs = (_forms(*sides, same_batch) for sides in ((first, second), (second, first)))
     for step in ROUNDS:
         waiting: dict[tuple[str, ...], deque[int]] = defaultdict(deque)
         for index, form in ours.items():
@@ -57,18 +65,21 @@ def changes(first: Calls, second: Calls) -> Iterator[Change]:
             partner = candidates.popleft()
             if step.what not in _SILENT:
                 unfused = step.what == "fused" and before.fused and not after.fused
-                yield Change(what="unfused" if unfused else str(step.what), first=partner, second=index)
-    yield from (Change(what="removed", first=index, second=None) for index in ours)
-    yield from (Change(what="added", first=None, second=index) for index in theirs)
+                what = "unfused" if unfused else str(step.what)
+                yield Change(what=what, first=partner, second=index, comparable=same_batch)
+    for index in ours:
+        yield Change(what="removed", first=index, second=None, comparable=same_batch)
+    for index in theirs:
+        yield Change(what="added", first=None, second=index, comparable=same_batch)
 
 
-def _forms(calls: Calls, others: Calls) -> dict[int, Form]:
-    """Form of each call; without sizes where one of the calls of that kind and phase has none."""
+def _forms(calls: Calls, others: Calls, same_batch: bool) -> dict[int, Form]:
+    """Form of each call; without sizes where one of the calls of that kind and phase has none, or batches differ."""
     sizeless = {
         (form.kind, form.phase)
         for side in (calls, others)
         for form in _all_forms(side)
-        if not form.shape or not form.dtype
+        if not (same_batch and form.shape and form.dtype)
     }
     return {
         index: form._replace(shape="", dtype="") if (form.kind, form.phase) in sizeless else form
@@ -95,33 +106,75 @@ def add_saved(first: Rank, second: Rank, calls: tuple[Calls, Calls], pairs: Sequ
         calls: Calls of the rank in each arm, as shown.
         pairs: Corresponding steps; none: the arms are compared as a whole.
     """
-    _add_per_step(first, second, calls, pairs)
+    stretches = list(_stretches(first, second, calls, pairs))
+    _add_per_step(first, second, calls, stretches)
     found: list[Change] = []
-    for ours, theirs in _stretches(calls, pairs):
+    for item in stretches:
         found += (
-            Change(
-                what=change.what,
-                first=None if change.first is None else int(ours[change.first]),
-                second=None if change.second is None else int(theirs[change.second]),
+            replace(
+                change,
+                first=None if change.first is None else int(item.ours[change.first]),
+                second=None if change.second is None else int(item.theirs[change.second]),
             )
-            for change in changes(calls[0].take(ours), calls[1].take(theirs))
+            for change in changes(
+                calls[0].take(item.ours), calls[1].take(item.theirs), same_batch=item.same_batch
+            )
         )
     if found:
         slices = _markers(first, second, calls, found)
         second.layout.lanes(second.process, "saved", slices, lanes.following(slices.ts_ns, slices.dur_ns))
 
 
-def _stretches(calls: tuple[Calls, Calls], pairs: Sequence[StepPair]) -> Iterator[tuple[I64, I64]]:
-    """Indices of the calls of both arms, pair of steps by pair of steps."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Stretch:
+    """A pair of steps, or the whole where there are none: indices of the calls in it."""
+
+    pair: tuple[int, int] | None
+    """Rows of the steps of each arm."""
+    ours: I64
+    theirs: I64
+    batches: tuple[Batch, ...] = ()
+
+    @property
+    def same_batch(self) -> bool:
+        """Whether bytes and times of the two compare."""
+        return len(set(self.batches)) < 2
+
+
+def _stretches(
+    first: Rank, second: Rank, calls: tuple[Calls, Calls], pairs: Sequence[StepPair]
+) -> Iterator[_Stretch]:
+    """The pairs of steps that both arms show of this rank."""
     if not pairs:
-        yield np.arange(len(calls[0])), np.arange(len(calls[1]))
+        yield _Stretch(pair=None, ours=np.arange(len(calls[0])), theirs=np.arange(len(calls[1])))
         return
     for pair in pairs:
-        if pair.first is not None and pair.second is not None:
-            yield (
-                np.flatnonzero(calls[0].step == pair.first),
-                np.flatnonzero(calls[1].step == pair.second),
-            )
+        if pair.first is None or pair.second is None:
+            continue
+        ours, theirs = _row_of(first, pair.first), _row_of(second, pair.second)
+        if ours is None or theirs is None:
+            continue
+        yield _Stretch(
+            pair=(ours, theirs),
+            ours=np.flatnonzero(calls[0].step == pair.first),
+            theirs=np.flatnonzero(calls[1].step == pair.second),
+            batches=(_batch(first, ours), _batch(second, theirs)),
+        )
+
+
+def _row_of(rank: Rank, position: int) -> int | None:
+    """Row of a step of the rank, where it has one and it is shown."""
+    steps = rank.arm.found.steps
+    rows = np.flatnonzero(steps.table == rank.table)[position : position + 1]
+    shown = rank.shown(rank.arm.own(steps.table[rows], steps.start_ns[rows]))
+    return int(rows[0]) if len(rows) and shown.all() else None
+
+
+def _batch(rank: Rank, row: int) -> Batch:
+    steps = rank.arm.found.steps
+    return Batch(
+        phase=steps.text("phase", row), rows=int(steps.rows[row]), sequences=int(steps.sequences[row])
+    )
 
 
 def _markers(first: Rank, second: Rank, calls: tuple[Calls, Calls], found: Sequence[Change]) -> Slices:
@@ -161,6 +214,7 @@ def _savings(calls: tuple[Calls, Calls], found: Sequence[Change]) -> Iterator[Ar
         np.array([MISSING if change.first is None else change.first for change in found]),
         np.array([MISSING if change.second is None else change.second for change in found]),
     )
+    comparable = np.array([change.comparable for change in found])
     columns = {
         "saved_ns": (calls[0].dur_ns, calls[1].dur_ns),
         "saved_payload_bytes": (calls[0].payload_bytes, calls[1].payload_bytes),
@@ -168,7 +222,7 @@ def _savings(calls: tuple[Calls, Calls], found: Sequence[Change]) -> Iterator[Ar
     }
     for key, sides in columns.items():
         before, after = (_figures(column, chosen) for column, chosen in zip(sides, rows, strict=True))
-        saved = before - after
+        saved = np.where(comparable, before - after, np.nan)
         if not np.isnan(saved).all():
             yield Argument(key=key, kind=Values.NUMBER, column=saved)
     durations = [_figures(side.dur_ns, chosen) for side, chosen in zip(calls, rows, strict=True)]
@@ -184,9 +238,11 @@ def _figures(column: I64, rows: NDArray[Any]) -> NDArray[np.float64]:
     return np.where(rows == MISSING, 0.0, values)
 
 
-def _add_per_step(first: Rank, second: Rank, calls: tuple[Calls, Calls], pairs: Sequence[StepPair]) -> None:
+def _add_per_step(
+    first: Rank, second: Rank, calls: tuple[Calls, Calls], stretches: Sequence[_Stretch]
+) -> None:
     """One slice a step that sums up the difference."""
-    sums = [item for pair in pairs if (item := _step_sum(first, second, calls, pair)) is not None]
+    sums = [_step_sum(first, second, calls, item, item.pair) for item in stretches if item.pair is not None]
     if not sums:
         return
     layout = second.layout
@@ -199,7 +255,7 @@ def _add_per_step(first: Rank, second: Rank, calls: tuple[Calls, Calls], pairs: 
         dur_ns=length,
         name=layout.texts.codes(item.sentence() for item in sums),
         category=layout.constant(SAVED_PER_STEP, len(sums)),
-        arguments=tuple(
+        arguments=present(
             Argument(
                 key=f"saved_{key}",
                 kind=Values.NUMBER,
@@ -217,18 +273,22 @@ class _StepSum:
 
     ts_ns: int
     dur_ns: int
+    batches: tuple[Batch, ...]
     calls: int
     payload_bytes: float
-    collective_ns: int
-    step_ns: int
+    collective_ns: float
+    step_ns: float
 
     def sentence(self) -> str:
         """For the picture."""
         words = [f"{-self.calls:+d} calls"]
         if not np.isnan(self.payload_bytes):
             words.append(_scaled(-self.payload_bytes, _BYTES))
-        words.append(f"{_scaled(-self.collective_ns, _TIMES)} in collectives")
-        words.append(f"{_scaled(-self.step_ns, _TIMES)} step")
+        if len(set(self.batches)) > 1:
+            words.append("batches differ: " + " against ".join(batch.text for batch in self.batches))
+        else:
+            words.append(f"{_scaled(-self.collective_ns, _TIMES)} in collectives")
+            words.append(f"{_scaled(-self.step_ns, _TIMES)} step")
         return ", ".join(words)
 
 
@@ -242,24 +302,25 @@ def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
     return f"{value / scale + 0.0:+.3g} {unit}"  # adding zero makes -0.0 positive
 
 
-def _step_sum(first: Rank, second: Rank, calls: tuple[Calls, Calls], pair: StepPair) -> _StepSum | None:
-    if pair.first is None or pair.second is None:
-        return None
-    spans, mine = [], []
-    for rank, own, position in ((first, calls[0], pair.first), (second, calls[1], pair.second)):
+def _step_sum(
+    first: Rank, second: Rank, calls: tuple[Calls, Calls], item: _Stretch, pair: tuple[int, int]
+) -> _StepSum:
+    starts, lengths = [], []
+    for rank, row in zip((first, second), pair, strict=True):
         steps = rank.arm.found.steps
-        row = np.flatnonzero(steps.table == rank.table)[position : position + 1]
-        start = rank.arm.own(steps.table[row], steps.start_ns[row])
-        if not rank.shown(start).all():
-            return None
-        spans.append((int(rank.arm.placed(start)[0]), int((steps.end_ns - steps.start_ns)[row][0])))
-        mine.append(own.take(own.step == position))
-    payload = [_figures(part.payload_bytes, np.arange(len(part))).sum() for part in mine]
+        own = rank.arm.own(steps.table[[row]], steps.start_ns[[row]])
+        starts.append(int(rank.arm.placed(own)[0]))
+        lengths.append(int(steps.end_ns[row] - steps.start_ns[row]))
+    mine = [calls[0].take(item.ours), calls[1].take(item.theirs)]
+    payload = [float(_figures(part.payload_bytes, np.arange(len(part))).sum()) for part in mine]
+    time = [float(part.dur_ns.sum()) for part in mine]
+    known = 1.0 if item.same_batch else np.nan
     return _StepSum(
-        ts_ns=min(start for start, _ in spans),
-        dur_ns=max(length for _, length in spans),
+        ts_ns=min(starts),
+        dur_ns=max(lengths),
+        batches=item.batches,
         calls=len(mine[0]) - len(mine[1]),
-        payload_bytes=float(payload[0] - payload[1]),
-        collective_ns=int(mine[0].dur_ns.sum() - mine[1].dur_ns.sum()),
-        step_ns=spans[0][1] - spans[1][1],
+        payload_bytes=known * (payload[0] - payload[1]),
+        collective_ns=known * (time[0] - time[1]),
+        step_ns=known * (lengths[0] - lengths[1]),
     )

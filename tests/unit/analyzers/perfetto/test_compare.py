@@ -151,6 +151,35 @@ def test_calls_without_sizes_are_matched_by_their_number() -> None:
     assert kinds == {"reimplemented": 2, "removed": 1}
 
 
+def test_steps_of_different_batches_save_calls_and_nothing_else(tmp_path: Path) -> None:
+    arms = []
+    for batch, count in ((1, 3), (16, 2)):
+        trace = Trace()
+        trace.note(f"step[DECODE bs={batch}]", 0, 900)
+        for index in range(count):
+            elems = 64 * batch
+            trace.kernel(
+                NCCL_AR,
+                1000 + 100 * index,
+                50,
+                launched=10 * index,
+                record=record(in_elems=elems, out_elems=elems),
+            )
+        arms.append(arm(f"{batch}", trace.table(0)))
+    path = tmp_path / "out.pftrace"
+    Export(arms, compare=True).write(path, format_of(path))
+    content = read_protobuf(path.read_bytes())
+    (gone,) = saved(content)
+    assert gone.name == "removed all_reduce"
+    assert not any(key.startswith("saved_") for key in gone.arguments)
+    (whole,) = saved(content, SAVED_PER_STEP)
+    assert (
+        whole.name
+        == "-1 calls, batches differ: target, 1 rows of 1 sequences against target, 16 rows of 16 sequences"
+    )
+    assert whole.arguments == {"saved_calls": 1.0}
+
+
 SITES = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=8)
 FORMS = st.lists(
     st.tuples(
