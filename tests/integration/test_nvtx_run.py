@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from mtpprof.profilers.nvtx import injection_library
 from mtpprof.ranges import CollectiveRange, parse_collective
 from mtpprof.rundir import RunDirectory
 from tests.integration.conftest import SMALL, Started
+from tests.standin.vllm_standin import install
 
 Start = Callable[..., Started]
 QUICK = ("--model", "deepseek-v3.2", "--steps", "1", "--rounds", "1", "--format", "json", *SMALL)
@@ -133,61 +135,104 @@ def test_without_a_compiler_the_run_says_so_and_goes_on(
     assert not (tmp_path / "other").exists()
 
 
-NSYS = """#!/usr/bin/env python3
-import os, pathlib, subprocess, sys
-words = sys.argv[1:]
-with open(os.environ["STUB_LOG"], "a") as log:
+@pytest.mark.usefixtures("_buildable")
+def test_vllms_workers_are_told_by_their_process(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(install(tmp_path / "site")))
+    monkeypatch.setenv("STANDIN_FAIL", "")
+    run = start("--tp", "2", "--engine", "vllm", "--opt", "local-argmax=both", *QUICK)
+    code, out, err = run.finish(120)
+    assert code == 0, err
+    (case,) = run.directory.run().cases
+    for rank in range(2):
+        (traces,) = open_traces([run.directory.trace(case.id, "local-argmax", rank)])
+        nvtx = traces.tables[0].nvtx
+        assert nvtx is not None
+        assert Path(nvtx.path).name.startswith("pid")
+        assert nvtx.joined > 0 == nvtx.only_nvtx == nvtx.only_trace
+    assert any("are in NVTX and in torch's traces" in note for note in json.loads(out)["notes"])
+
+
+NSYS = """#!{python}
+# Records with mtpprof's own library, and exports what lay in the window of each report.
+import os, pathlib, sqlite3, subprocess, sys
+sys.path.insert(0, {root!r})
+from mtpprof.analyzers.readers.nvtx import load_captures
+from mtpprof.profilers.nvtx import capture_environment
+
+folder, words = pathlib.Path({folder!r}), sys.argv[1:]
+with (folder / "log").open("a") as log:
     print(*words, file=log)
 output = next(word for word in words if word.startswith("--output=")).removeprefix("--output=")
-if words[0] == "export":
-    pathlib.Path(output).write_text("exported from " + words[-1])
-    sys.exit(0)
-command = words[1:]
-while command[0].startswith("--"):
-    command.pop(0)
-code = subprocess.run(command).returncode
-for number in range(1, int(os.environ["STUB_REPORTS"]) + 1):
-    pathlib.Path(f"{output}.{number}.nsys-rep").write_text("report")
-sys.exit(code)
+if words[0] == "profile":
+    command = words[1:]
+    while command[0].startswith("--"):
+        command.pop(0)
+    code = subprocess.run(command, env=os.environ | capture_environment(folder)).returncode
+    windows = [
+        (int(start), int(start + dur))
+        for capture in load_captures(folder)
+        for start, dur, name in zip(capture.ts_ns, capture.dur_ns, capture.name)
+        if capture.names[name] == "mtpprof-window"
+    ]
+    for number, window in enumerate(sorted(windows)[{lost}:], start=1):
+        pathlib.Path(f"{{output}}.{{number}}.nsys-rep").write_text("%d %d" % window)
+    sys.exit(code)
+first, last = map(int, pathlib.Path(words[-1]).read_text().split())
+database = sqlite3.connect(output)
+database.execute("create table NVTX_EVENTS (start, end, eventType, globalTid, text, textId)")
+for capture in load_captures(folder):
+    owner = (1 << 48) + (capture.pid << 24)
+    database.executemany(
+        "insert into NVTX_EVENTS values (?, ?, 59, ?, ?, null)",
+        [
+            (int(start) - first, int(start + dur) - first, owner + (int(thread) & 0xFFFFFF), capture.names[name])
+            for start, dur, thread, name in zip(capture.ts_ns, capture.dur_ns, capture.thread, capture.name)
+            if first <= start and start + dur <= last
+        ],
+    )
+database.commit()
 """
 
 
-@pytest.fixture
-def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An nsys on the PATH that runs the command and leaves as many reports as `STUB_REPORTS` says; its log."""
-    folder = tmp_path / "stub"
+def put_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, *, lost: int = 0) -> Path:
+    """An nsys on the PATH that loses the first `lost` reports; its log."""
     folder.mkdir()
-    (folder / "nsys").write_text(NSYS)
+    root = str(Path(__file__).resolve().parents[2])
+    (folder / "nsys").write_text(NSYS.format(python=sys.executable, root=root, folder=str(folder), lost=lost))
     (folder / "nsys").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("STUB_LOG", str(folder / "log"))
-    monkeypatch.setenv("STUB_REPORTS", "4")
     return folder / "log"
 
 
-def test_workers_run_under_nsys_and_every_window_has_its_export(start: Start, stub: Path) -> None:
+@pytest.mark.usefixtures("_buildable")
+def test_workers_run_under_nsys_and_every_window_is_read(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = put_nsys(tmp_path / "stub", monkeypatch)
     run = start("--tp", "2", "--capture", "nsys", *QUICK)
-    code, _, err = run.finish(120)
+    code, out, err = run.finish(120)
     assert code == 0, err
-    profile, *exports = stub.read_text().splitlines()
+    profile, *exports = log.read_text().splitlines()
     assert profile.startswith("profile --trace=cuda,nvtx --cuda-graph-trace=node ")
     assert "--capture-range=nvtx --capture-range-end=repeat --nvtx-capture=mtpprof-window@mtpprof" in profile
     assert f"-m mtpprof.profilers.engines.launcher {run.directory.root}" in profile
-    record = run.directory.run()
-    (case,) = record.cases
-    arms = [arm.name for arm in case.arms if arm.repeats is None]
-    assert len(exports) == len(arms) == 4
-    for number, arm in enumerate(arms, start=1):
-        text = run.directory.nsys_database(case.id, arm, 0).read_text()
-        assert text.endswith(f".{number}.nsys-rep")
-        assert not run.directory.trace(case.id, arm, 0).exists()
-        timing = run.directory.timing(case.id, arm)
-        assert timing is not None
-        assert len(timing.profiled_step_ns) == 2
+    assert len(exports) == 4
+    (case,) = run.directory.run().cases
+    (entry,) = json.loads(out)["cases"]
+    for arm in entry["arms"]:
+        if arm["repeats"] is None:
+            assert arm["as_expected"], arm["mismatches"]
+            assert run.directory.nsys_database(case.id, arm["name"], 0).is_file()
+            assert not run.directory.trace(case.id, arm["name"], 0).exists()
 
 
-def test_missing_reports_of_nsys_are_named(start: Start, stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STUB_REPORTS", "0")
+@pytest.mark.usefixtures("_buildable")
+def test_missing_reports_of_nsys_are_named(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_nsys(tmp_path / "stub", monkeypatch, lost=1)
     run = start("--tp", "1", "--capture", "nsys", *QUICK)
     code, _, err = run.finish(120)
     assert code == 4
