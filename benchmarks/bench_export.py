@@ -23,6 +23,8 @@ import numpy as np
 DEFAULT_EVENTS = 1_800_000
 BUILDER_EVENTS = 100_000
 """Perfetto's builder is measured on fewer events, and its time scaled."""
+MAX_CPU_S, MAX_PEAK_MB = 6.0, 600.0
+"""Of either format, for the default number of events."""
 TRACE = "vllm-cpu-tp4-nemotron/latent-reduce-on"
 CASES = ("nothing", "pftrace", "pftrace.gz", "json", "json.gz", "builder")
 
@@ -148,6 +150,7 @@ def main() -> None:
             )
             _, *figures = done.stdout.split()
             found[case] = float(figures[0]), float(figures[1]), int(figures[2]), int(figures[3])
+    missed: list[str] = []
     builder = found["builder"][0] * events / BUILDER_EVENTS
     held_mb, json_bytes = found["nothing"][1], found["json"][2]
     print(

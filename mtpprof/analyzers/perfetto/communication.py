@@ -178,9 +178,9 @@ def add_collectives(rank: Rank, calls: Calls, flow: Flow | None) -> None:
     layout = rank.layout
     parents = collective_slices(layout, rank.arm, calls, COLLECTIVE, flow)
     waits, transfers = _parts(layout, calls, parents)
-    for number, rows in enumerate(lanes.following(parents.ts_ns, parents.dur_ns), start=1):
-        name = "communication" if number == 1 else f"communication (lane {number})"
-        layout.slices(layout.track(rank.process, name), _family(parents, waits, transfers, rows))
+    for number, rows in enumerate(lanes.following(parents.ts_ns, parents.dur_ns)):
+        track = layout.lane(rank.process, "communication", number)
+        layout.slices(track, _family(parents, waits, transfers, rows))
 
 
 def collective_slices(

@@ -111,10 +111,10 @@ def add_events(
     bounds = np.flatnonzero(np.diff(key[order])) + 1
     for part in np.split(rows[order], bounds) if len(rows) else ():
         kind = _CLASSES[_CLASS_OF[table.category[part[0]]]]
-        slices = columns.slices(part, kind.on_device)
         split = lanes.nested if kind.nests else lanes.following
         name = _title(table, int(part[0]), kind) + kind.suffix
-        layout.lanes(process, name, slices, split(slices.ts_ns, slices.dur_ns))
+        for number, lane in enumerate(split(*columns.times(part, kind.on_device))):
+            layout.slices(layout.lane(process, name, number), columns.slices(part[lane], kind.on_device))
     return columns.next_flow
 
 
@@ -150,17 +150,24 @@ class _Columns:
             next_flow=next_flow,
         )
 
+    def times(self, rows: I64, on_device: bool) -> tuple[I64, I64]:
+        """Start and length of the rows on the export's time."""
+        ts, dur = self.arm.moved(self.index, self.table.ts_ns[rows]), self.table.dur_ns[rows]
+        if on_device or not len(self.arm.bounds_ns):
+            return ts, dur
+        # The last nanosecond of a range belongs to the step before the one that starts at its end.
+        end = self.arm.moved(self.index, self.table.end_ns[rows] - 1) + 1
+        return ts, np.where(dur > 0, end - ts, 0)
+
     def slices(self, rows: I64, on_device: bool) -> Slices:
         """The rows, at their places on the export's time."""
-        table, arm = self.table, self.arm
-        ts, dur = arm.moved(self.index, table.ts_ns[rows]), table.dur_ns[rows]
+        table = self.table
+        ts, dur = self.times(rows, on_device)
+        before = table.dur_ns[rows]
         arguments = self._arguments(rows)
-        if len(arm.bounds_ns) and not on_device:
-            # The last nanosecond of a range belongs to the step before the one that starts at its end.
-            stretched = np.where(dur > 0, arm.moved(self.index, table.end_ns[rows] - 1) + 1 - ts, 0)
-            before = np.where(stretched != dur, dur, MISSING)
-            arguments.append(Argument(key=STRETCHED, kind=Values.INTEGER, column=before))
-            dur = stretched
+        arguments.append(
+            Argument(key=STRETCHED, kind=Values.INTEGER, column=np.where(before != dur, before, MISSING))
+        )
         category = table.category[rows]
         number = self.flow[rows]
         return Slices(

@@ -207,9 +207,12 @@ class Layout:
 
     def lanes(self, process: Process, name: str, slices: Slices, lanes: Sequence[I64]) -> None:
         """Tracks for slices that were sorted into lanes."""
-        for number, rows in enumerate(lanes, start=1):
-            track = self.track(process, name if number == 1 else f"{name} (lane {number})")
-            self.slices(track, slices.take(rows))
+        for number, rows in enumerate(lanes):
+            self.slices(self.lane(process, name, number), slices.take(rows))
+
+    def lane(self, process: Process, name: str, number: int) -> Track:
+        """The track of a lane, counted from 0."""
+        return self.track(process, f"{name} (lane {number + 1})" if number else name)
 
     def slices(self, track: Track, slices: Slices) -> None:
         """Slices of one track, in its order."""
