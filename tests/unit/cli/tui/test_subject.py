@@ -1,0 +1,95 @@
+"""What the dashboard is opened on: stored answers, traces of anybody, commands that fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import msgspec
+import pytest
+
+from mtpprof.analyzers.report import make_report
+from mtpprof.cli.tui import exporting, subject
+from mtpprof.errors import InputError, RunError, UsageError
+from mtpprof.rundir import REPORT_FILE, RunDirectory
+from tests.runs import Recipe, write_run
+
+SMALL = Recipe(models=("nemotron-3-super",), rounds=2, steps=2, profile_steps=2)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    found = write_run(tmp_path / "run", SMALL)
+    found.write(found.root / REPORT_FILE, make_report(found))
+    return found
+
+
+def answering(returncode: int, out: str = "", err: str = "") -> subject.RunCommand:
+    def command(words: Sequence[str]) -> CompletedProcess[str]:
+        return CompletedProcess(list(words), returncode, out, err)
+
+    return command
+
+
+def test_the_stored_answer_is_taken_while_it_is_of_this_run(directory: RunDirectory) -> None:
+    record = directory.run()
+    answer = subject.stored_answer(directory, record)
+    assert answer is not None
+    assert list(answer.differences) == [case.id for case in record.cases]
+    other = msgspec.structs.replace(record, id="another")
+    assert subject.stored_answer(directory, other) is None
+    failed = msgspec.structs.replace(record, status="failed")
+    assert subject.stored_answer(directory, failed) is None
+
+
+def test_an_answer_older_than_its_run_or_damaged_is_none(directory: RunDirectory) -> None:
+    record = directory.run()
+    os.utime(directory.root / REPORT_FILE, (1, 1))
+    assert subject.stored_answer(directory, record) is None
+    (directory.root / REPORT_FILE).write_text("{")
+    assert subject.stored_answer(directory, record) is None
+
+
+def test_a_computed_answer_is_the_commands(directory: RunDirectory) -> None:
+    text = (directory.root / REPORT_FILE).read_text()
+    answer = subject.computed_answer(directory, answering(0, text))
+    assert answer == subject.stored_answer(directory, directory.run())
+    with pytest.raises(InputError, match="is broken"):
+        subject.computed_answer(directory, answering(3, "", "noise\nmtpprof: x is broken.\n"))
+    with pytest.raises(RunError):
+        subject.computed_answer(directory, answering(0, "no json"))
+
+
+def test_traces_of_anybody_are_sides(directory: RunDirectory) -> None:
+    case = directory.run().cases[0].id
+    paths = [directory.arm(case, "baseline"), directory.arm(case, "commutative-reduce")]
+    opened = subject.open_anything(paths)
+    assert [len(side.label) > 0 for side in opened.sides] == [True, True]
+    answer = subject.answer_of_traces(opened)
+    (difference,) = answer.differences[subject.TRACES]
+    assert difference.engagement["commutative-reduce"].verdict == "ENGAGED"
+    with pytest.raises(InputError):
+        subject.open_anything([directory.root / "nosuch"])
+
+
+def test_exports_are_commands_with_their_own_sentences(directory: RunDirectory) -> None:
+    said: list[list[str]] = []
+
+    def command(words: Sequence[str]) -> CompletedProcess[str]:
+        said.append(list(words))
+        return CompletedProcess(list(words), 0, "text", "")
+
+    chosen = exporting.Chosen(run=directory.root, traces=(), case="a/../b", a="baseline", b="x")
+    assert "a-..-b-baseline-x.pftrace" in exporting.export_perfetto(command, chosen)
+    assert said[-1][-5:] == ["--case", "a/../b", "--compare", "baseline", "x"]
+    assert exporting.export_report(command, directory.root, "md").endswith("report.md.")
+    assert (directory.root / "report.md").read_text() == "text"
+    assert exporting.compare_with(command, directory.root, "other") == "text"
+    with pytest.raises(InputError, match="no such run"):
+        exporting.compare_with(answering(3, "", "mtpprof: no such run"), directory.root, "other")
+    with pytest.raises(UsageError):
+        exporting.export_report(command, None, "md")
+    with pytest.raises(UsageError):
+        exporting.export_perfetto(command, exporting.Chosen(run=None, traces=(), case=None, a=None, b=None))
