@@ -25,7 +25,8 @@ from tests.integration.conftest import SMALL, Started
 from tests.standin.vllm_standin import install
 
 Start = Callable[..., Started]
-QUICK = ("--model", "deepseek-v3.2", "--steps", "1", "--rounds", "1", "--format", "json", *SMALL)
+FEW = ("--steps", "1", "--rounds", "1", "--warmup", "1", "--format", "json")
+QUICK = ("--model", "deepseek-v3.2", *FEW, *SMALL)
 TP = 4
 RESIDUAL_MAX_NS = 1_000_000
 """Microseconds on a quiet machine; a clock that is slewed meanwhile is still far from this."""
@@ -141,7 +142,8 @@ def test_vllms_workers_are_told_by_their_process(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(install(tmp_path / "site")))
     monkeypatch.setenv("STANDIN_FAIL", "")
-    run = start("--tp", "2", "--engine", "vllm", "--opt", "local-argmax=both", *QUICK)
+    stands_for = ("--model", "deepseek-v3.2", "--vocab", "512", "--concurrency", "2", "--profile-steps", "2")
+    run = start("--tp", "2", "--engine", "vllm", "--opt", "local-argmax=both", *stands_for, *FEW)
     code, out, err = run.finish(120)
     assert code == 0, err
     (case,) = run.directory.run().cases
