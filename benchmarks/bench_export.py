@@ -162,9 +162,13 @@ def main() -> None:
         print(
             f"{case:12}{seconds:8.2f}{peak_mb:9.0f}{size / 1e6:8.1f}{size / json_bytes:9.2f}{slices:12,}{builder / seconds:11.1f}"
         )
+        if events <= DEFAULT_EVENTS and (seconds > MAX_CPU_S or peak_mb > MAX_PEAK_MB):
+            missed.append(case)
     print(
         f"The table and the interpreter alone: {held_mb:.0f} MB. Perfetto's builder: {builder:.1f} s, names only."
     )
+    if missed:
+        sys.exit(f"{', '.join(missed)}: more than {MAX_CPU_S} s or {MAX_PEAK_MB} MB")
 
 
 if __name__ == "__main__":
