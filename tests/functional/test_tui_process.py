@@ -40,7 +40,7 @@ class Terminal:
         self._count += 1
         name = f"s{self._count}"
         settings = " ".join(f"{key}={shlex.quote(value)}" for key, value in self._environment.items())
-        line = f"cd {self._folder}; env {settings} {sys.executable} -m mtpprof {shlex.join(words)}; echo LEFT $?; cat"
+        line = f"cd {self._folder}; env -u COLUMNS -u LINES {settings} {sys.executable} -m mtpprof {shlex.join(words)}; echo LEFT $?; cat"
         self.tmux("new-session", "-d", "-s", name, "-x", str(size[0]), "-y", str(size[1]), line)
         return name
 
@@ -48,7 +48,7 @@ class Terminal:
         """Press keys one by one, as a person does."""
         for key in keys:
             self.tmux("send-keys", "-t", name, key)
-            time.sleep(0.15)
+            time.sleep(0.3)  # keys that come faster than the focus moves go to the field before
 
     def type(self, name: str, text: str) -> None:
         """Type a text."""

@@ -90,7 +90,6 @@ class DashboardApp(App[None]):
         self.store = Store()
         self.background = Background(self)
         self.launch_form = LaunchForm()
-        self.form_checked = False
         self.started: StartedRun | None = None
         self.opener = Opener(self)
         self._paths = tuple(paths)

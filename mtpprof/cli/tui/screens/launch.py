@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
@@ -17,6 +18,8 @@ from mtpprof.cli.tui.widgets.choice import Choice
 from mtpprof.errors import UsageError
 from mtpprof.models.optimizations import CATALOGUE
 
+PAUSE_S = 0.25
+"""A form is checked when nothing has been typed for this long: the check resolves models and asks for devices."""
 FIELDS = (
     ("models", "model", "deepseek-v3.2, nemotron-3-super"),
     ("tp", "TP", "4"),
@@ -39,6 +42,11 @@ class LaunchPage(Page):
         Binding("x", "app.stop_run", "Stop", id="launch.stop"),
         Binding("c", "app.resume_run", "Resume", id="launch.resume"),
     ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._checked = False
+        self._pending: Timer | None = None
 
     def body(self) -> Iterable[Widget]:
         """Fields, switches, command line."""
@@ -85,11 +93,16 @@ class LaunchPage(Page):
         except UsageError as error:
             line = str(error)
         self.query_one("#command", Static).update(safe(f"$ {line}"))
-        if form != self.dashboard.launch_form or not self.dashboard.form_checked:
-            self.dashboard.launch_form, self.dashboard.form_checked = form, True
-            self.dashboard.background.start(
-                "outlook", lambda: outlook(form), self._take, self.dashboard.complain
-            )
+        if form != self.dashboard.launch_form or not self._checked:
+            self.dashboard.launch_form = form
+            if self._pending is not None:
+                self._pending.stop()
+            self._pending = self.set_timer(PAUSE_S if self._checked else 0.01, self._check)
+            self._checked = True
+
+    def _check(self) -> None:
+        form, self._pending = self.dashboard.launch_form, None
+        self.dashboard.background.start("outlook", lambda: outlook(form), self._take, self.dashboard.complain)
 
     def _take(self, found: Outlook) -> None:
         self.query_one("#outlook", Static).update(safe(("" if found.ok else "! ") + found.sentence))
