@@ -19,7 +19,7 @@ from mtpprof.analyzers.calls import Provenance
 from mtpprof.analyzers.discovery import open_traces
 from mtpprof.analyzers.evidence import BY_NVTX_RANGE
 from mtpprof.analyzers.nvtxattach import beside
-from mtpprof.analyzers.nvtxbytes import MEASURED_BY_NVTX
+from mtpprof.analyzers.nvtxbytes import MEASURED_BY_NVTX, only_around
 from mtpprof.analyzers.perfetto.export import Export
 from mtpprof.analyzers.perfetto.files import format_of
 from mtpprof.analyzers.table import EVENT_COLUMNS, Category, EventTable, Track
@@ -153,6 +153,19 @@ def test_a_size_is_not_guessed() -> None:
     ):
         capture = Written(definitions=definitions(), events=events).capture()
         assert found(beside(gpu_trace(), capture)).calls.payload_bytes.tolist() == [-1, -1, 200]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=12),
+    st.lists(st.integers(-1, 45), max_size=20),
+)
+def test_the_only_interval_around_a_time(spans: list[tuple[int, int]], times: list[int]) -> None:
+    start = np.array([at for at, _ in spans], np.int64)
+    end = start + np.array([length for _, length in spans], np.int64)
+    found = only_around(start, end, np.array(times, np.int64))
+    for time, index in zip(times, found.tolist(), strict=True):
+        around = [n for n, (at, length) in enumerate(spans) if at <= time <= at + length]
+        assert index == (around[0] if len(around) == 1 else -1)
 
 
 @given(
