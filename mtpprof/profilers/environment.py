@@ -18,8 +18,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from mtpprof.errors import MissingEnvironmentError
 from mtpprof.models.reference import shm_limits
 from mtpprof.profilers import machine
+from mtpprof.profilers.nvtx.build import find_compiler, include_directory
 
 State = Literal["ok", "limited", "missing"]
 COMFORTABLE_SHM_BYTES = 256_000_000
@@ -139,7 +141,9 @@ def _vllm() -> Finding:
         item="vLLM",
         state="ok" if found else "limited",
         found=found or "not installed",
-        meaning="its traces can be read; this version of mtpprof launches the reference engine only",
+        meaning="`run --engine vllm` works; `doctor --engine vllm` shows what mtpprof reaches into"
+        if found
+        else "`run` uses the reference engine; vLLM's traces can be read all the same",
     )
 
 
@@ -153,13 +157,34 @@ def _nvtx() -> Finding:
     )
 
 
+def _nvtx_capture() -> Finding:
+    try:
+        compiler, headers = find_compiler()[0], include_directory()
+    except MissingEnvironmentError as error:
+        return Finding(
+            item="NVTX capture",
+            state="limited",
+            found="cannot be built",
+            meaning=f"runs record with torch's profiler alone: {error}",
+        )
+    linux = sys.platform == "linux"
+    return Finding(
+        item="NVTX capture",
+        state="ok" if linux else "limited",
+        found=f"{compiler}, headers in {headers}",
+        meaning="runs record NVTX beside torch's traces; `mtpprof nvtx` works"
+        if linux
+        else "it works on Linux only; runs record with torch's profiler alone",
+    )
+
+
 def _nsys() -> Finding:
     path = shutil.which("nsys")
     return Finding(
         item="nsys",
         state="ok" if path else "limited",
         found=path or "not on the PATH",
-        meaning="Nsight Systems can record the runs' NVTX ranges"
+        meaning="`run --capture nsys` records with Nsight Systems"
         if path
         else "not needed; its exported SQLite files can still be read",
     )
@@ -226,6 +251,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _flashinfer,
     _vllm,
     _nvtx,
+    _nvtx_capture,
     _nsys,
     _shared_memory,
     _disk,
