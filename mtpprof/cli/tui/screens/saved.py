@@ -201,7 +201,7 @@ BAR_COLUMNS = (
     Column("part"),
     Column("A", right=True, priority=1),
     Column("change", right=True),
-    Column("█ more  ░ less"),
+    Column("█ more  ░ less", widest=200),
 )
 
 

@@ -40,6 +40,8 @@ class Column:
     right: bool = False
     priority: int = 0
     """0: never left out."""
+    widest: int = MAX_WIDTH
+    """Longer cells are cut, and marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class RowTable(ScrollView, can_focus=True):
             max(
                 [
                     cell_len(column.label) + 1,
-                    *(min(MAX_WIDTH, cell_len(row.cells[index])) for row in self._given[:SAMPLE]),
+                    *(min(column.widest, cell_len(row.cells[index])) for row in self._given[:SAMPLE]),
                 ]
             )
             for index, column in enumerate(self._columns)

@@ -19,6 +19,7 @@ from mtpprof.cli.tui.text import fitted
 from mtpprof.cli.units import time_text
 
 LABEL = 9
+MAX_LANE_HEIGHT = 3
 GLYPHS = {
     lanes.WAIT: "░",
     lanes.TRANSFER: "█",
@@ -86,6 +87,7 @@ class TimelineView(ScrollView, can_focus=True):
         self._span_ns = 1.0
         self._cursor = 0
         self._lane = 0
+        self._lane_height = 1
 
     @property
     def window_ns(self) -> tuple[float, float]:
@@ -101,8 +103,14 @@ class TimelineView(ScrollView, can_focus=True):
         """Show other lanes, from their first closed step on."""
         self._lanes = found
         self._step, self._lane, self._cursor = 0, 0, 0
-        self.virtual_size = Size(self.size.width, len(found) + 1)
+        self._lay_out()
         self.action_fit()
+
+    def _lay_out(self) -> None:
+        """Lanes are as high as there is room, with a blank line between them where they are more than a line."""
+        room = max(1, self.size.height - 1) // max(1, len(self._lanes))
+        self._lane_height = room if 1 < room <= MAX_LANE_HEIGHT else MAX_LANE_HEIGHT if room > 1 else 1
+        self.virtual_size = Size(self.size.width, len(self._lanes) * self._lane_height + 1)
 
     @property
     def _columns(self) -> int:
@@ -142,15 +150,21 @@ class TimelineView(ScrollView, can_focus=True):
         if y == 0:
             style = self.get_component_rich_style("timeline--axis")
             return Strip([Segment(fitted(self._axis(), width), style)])
-        index = self.scroll_offset.y + y - 1
+        index, line = divmod(self.scroll_offset.y + y - 1, self._lane_height)
         if not 0 <= index < len(self._lanes):
             return Strip.blank(width, self.rich_style)
-        return self._lane_strip(index).crop(0, width).extend_cell_length(width, self.rich_style)
+        if line == self._lane_height - 1 and line:
+            return Strip.blank(width, self.rich_style)
+        return (
+            self._lane_strip(index, labelled=line == 0)
+            .crop(0, width)
+            .extend_cell_length(width, self.rich_style)
+        )
 
     def _axis(self) -> str:
         if not self._lanes:
             return ""
-        marks, text = 4, " " * LABEL
+        marks = 4
         number = next(
             (lane.numbers[self._step] for lane in self._lanes if len(lane.numbers) > self._step), None
         )
@@ -160,15 +174,19 @@ class TimelineView(ScrollView, can_focus=True):
         for column in range(0, self._columns, stride):
             time_ns = self._start_ns + column * self._span_ns / self._columns
             text = fitted(text, LABEL + column) + f"|{time_text(round(time_ns))}"
-        return text
+        place = (
+            LABEL + self._cursor
+        )  # the cursor's mark, for eyes and terminals that do not see a reversed cell
+        text = fitted(text, LABEL + self._columns)
+        return text[:place] + "▼" + text[place + 1 :]
 
-    def _lane_strip(self, index: int) -> Strip:
+    def _lane_strip(self, index: int, *, labelled: bool) -> Strip:
         lane = self._lanes[index]
         names, share = lane.columns(self._edges(lane))
         mine = index == self._lane
         label = f"{'▶' if mine else ' '}{lane.side} r{lane.rank if lane.rank >= 0 else '?'}"
         letter = lane.side.lower()
-        segments = [Segment(fitted(label, LABEL), self.rich_style)]
+        segments = [Segment(fitted(label if labelled else "", LABEL), self.rich_style)]
         plain = self.get_component_rich_style(f"timeline--{letter}")
         waiting = self.get_component_rich_style(f"timeline--wait-{letter}")
         cursor = self.get_component_rich_style("timeline--cursor")
@@ -209,10 +227,11 @@ class TimelineView(ScrollView, can_focus=True):
         """Move the cursor to another lane."""
         self._lane = max(0, min(self._lane + lanes_down, len(self._lanes) - 1))
         top, height = self.scroll_offset.y, max(1, self.size.height - 1)
-        if self._lane < top:
-            self.scroll_to(y=self._lane, animate=False, immediate=True)
-        elif self._lane >= top + height:
-            self.scroll_to(y=self._lane - height + 1, animate=False, immediate=True)
+        first, last = self._lane * self._lane_height, (self._lane + 1) * self._lane_height - 1
+        if first < top:
+            self.scroll_to(y=first, animate=False, immediate=True)
+        elif last >= top + height:
+            self.scroll_to(y=last - height + 1, animate=False, immediate=True)
         self._changed()
 
     def action_zoom(self, direction: int) -> None:
@@ -266,7 +285,7 @@ class TimelineView(ScrollView, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         """Columns are others now, times are not."""
-        self.virtual_size = Size(event.size.width, len(self._lanes) + 1)
+        self._lay_out()
         self._changed()
 
     def on_click(self, event: events.Click) -> None:
@@ -274,7 +293,8 @@ class TimelineView(ScrollView, can_focus=True):
         offset = event.get_content_offset(self)
         if offset is None or offset.y == 0 or not self._lanes:
             return
-        self._lane = max(0, min(self.scroll_offset.y + offset.y - 1, len(self._lanes) - 1))
+        line = self.scroll_offset.y + offset.y - 1
+        self._lane = max(0, min(line // self._lane_height, len(self._lanes) - 1))
         self._cursor = offset.x - LABEL
         self._changed()
 
