@@ -26,6 +26,7 @@ from mtpprof.analyzers.savings import Difference, compare_sides
 from mtpprof.analyzers.sides import Side, Traces, run_side
 from mtpprof.analyzers.table import MISSING
 from mtpprof.analyzers.totals import Group, Totals, groups_of, totals_of
+from mtpprof.errors import InputError
 from mtpprof.models.ledger import Workload
 from mtpprof.models.optimizations import CATALOGUE, expected_collectives
 from mtpprof.models.spec import ModelSpec
@@ -189,6 +190,10 @@ def _case_report(
     directory: RunDirectory, run: RunRecord, case: CaseRecord, read_side: ReadSide
 ) -> CaseReport:
     sides = {arm.name: read_side(directory, run, case, arm) for arm in case.arms}
+    if BASELINE not in sides:
+        raise InputError(
+            f"{directory.root}: case {case.id} has no arm {BASELINE!r}; the record of the run is damaged, run again."
+        )
     base = sides[BASELINE]
     arms = [_arm_report(run, case, arm, sides[arm.name], base.outputs) for arm in case.arms]
     differences = [

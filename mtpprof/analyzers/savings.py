@@ -164,7 +164,7 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
         strata=strata,
         waterfall=waterfall,
         waterfall_per_token=per_token(waterfall, ours.mean, theirs.mean)
-        if waterfall and ours and theirs
+        if waterfall and ours and theirs and ours.mean > 0 and theirs.mean > 0
         else None,
         no_waterfall=reason,
         output=None

@@ -23,7 +23,7 @@ from mtpprof.analyzers.strata import Stratum, stratify
 from mtpprof.analyzers.table import MISSING, TraceSet
 from mtpprof.errors import InputError, UsageError
 from mtpprof.models.ledger import Workload
-from mtpprof.models.spec import ModelSpec
+from mtpprof.models.spec import BLOCK_KINDS, ModelSpec
 from mtpprof.rundir import (
     RUN_FILE,
     ArmRecord,
@@ -204,11 +204,34 @@ def spec_of(directory: RunDirectory, case: CaseRecord) -> ModelSpec:
         InputError: the record is damaged.
     """
     try:
-        return msgspec.convert(case.model, ModelSpec)
-    except msgspec.ValidationError as error:
+        spec = msgspec.convert(case.model, ModelSpec)
+        _check_consistent(spec)
+        return spec
+    except ValueError as error:
         raise InputError(
             f"{directory.root / RUN_FILE}: the model of case {case.id} is damaged ({error}); run again."
         ) from error
+
+
+_BLOCK_NEEDS = {"A": "mla", "*": "gqa", "K": "kda", "M": "mamba", "E": "moe"}
+_COUNTS = ("heads", "kv_heads", "groups", "experts")
+
+
+def _check_consistent(spec: ModelSpec) -> None:
+    """Refuse a stored model whose blocks and dimensions do not belong together.
+
+    Raises:
+        ValueError: says what is missing or impossible.
+    """
+    for block in set(spec.all_blocks()):
+        if block not in BLOCK_KINDS:
+            raise ValueError(f"a block {block!r} is not known")
+        if block in _BLOCK_NEEDS and getattr(spec, _BLOCK_NEEDS[block]) is None:
+            raise ValueError(f"it has blocks {block!r} and no {_BLOCK_NEEDS[block]}")
+    parts = [part for name in _BLOCK_NEEDS.values() if (part := getattr(spec, name)) is not None]
+    counts = [getattr(part, name) for part in parts for name in _COUNTS if hasattr(part, name)]
+    if min([spec.hidden_size, spec.vocab_size, *counts]) < 1:
+        raise ValueError("a dimension is not positive")
 
 
 def workload_of(case: CaseRecord) -> Workload:
