@@ -16,14 +16,21 @@ or none. Timing and outputs grow by one round at a time: a run that dies keeps e
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from mtpprof.errors import InputError
+from mtpprof.errors import InputError, UsageError
+
+if sys.platform != "win32":  # which reads run directories, and makes none
+    import fcntl
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
@@ -35,8 +42,18 @@ LOGS = "logs"
 NVTX_FOLDER = "nvtx"
 WORKER_FAILED = "worker_failed"
 """Event of a rank that failed: rank, exit_code, signal, message."""
+LOCK_FILE = ".lock"
+PROCESS_GONE = "its process is gone; go on with --resume"
+BASELINE = "baseline"
+"""Name of the arm that the others are compared with."""
 MAX_JSON_BYTES = 256 * 1024 * 1024
+MAX_BLOCKS = 10_000
 
+FolderName = Annotated[str, msgspec.Meta(pattern=r"^(?!\.+$)[A-Za-z0-9._+-]{1,200}$")]
+"""A name that is one folder below the run, whatever wrote it."""
+Ranks = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+Nanoseconds = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 Status = Literal["running", "complete", "interrupted", "failed"]
 
 
@@ -47,7 +64,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 class ArmRecord(Record, frozen=True, kw_only=True):
     """One setting of all switches within a case."""
 
-    name: str
+    name: FolderName
     enabled: list[str]
     repeats: str | None = None
     """The arm that this one repeats for the A/A noise floor; None: an arm of its own."""
@@ -56,19 +73,30 @@ class ArmRecord(Record, frozen=True, kw_only=True):
 class CaseRecord(Record, frozen=True, kw_only=True):
     """Model × TP × concurrency × draft length × dtype: what arms are compared within."""
 
-    id: str
+    id: FolderName
     model: dict[str, Any]
     """`ModelSpec` as plain values."""
-    tp: int
-    concurrency: int
-    draft_tokens: int
+    tp: Ranks
+    concurrency: Count
+    draft_tokens: Count
     dtype: str
-    prompt_len: int
-    arms: list[ArmRecord]
+    prompt_len: Count
+    arms: Annotated[list[ArmRecord], msgspec.Meta(min_length=1)]
     not_applicable: dict[str, str]
     """Optimizations that this case cannot use, each with the reason."""
     order: list[list[str]]
     """Arm names in the order visited, one list a round."""
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) < len(names) or BASELINE not in names:
+            raise ValueError(f"case {self.id}: arms have names of their own, and one is {BASELINE!r}")
+        if strangers := {name for visits in self.order for name in visits} - set(names):
+            raise ValueError(f"case {self.id}: visits of arms that it does not have: {sorted(strangers)}")
+        if strangers := {arm.repeats for arm in self.arms if arm.repeats} - set(names):
+            raise ValueError(f"case {self.id}: repeats of arms that it does not have: {sorted(strangers)}")
+        if self.draft_tokens > MAX_BLOCKS or len(str(self.model.get("blocks", ""))) > MAX_BLOCKS:
+            raise ValueError(f"case {self.id}: more blocks or draft tokens than {MAX_BLOCKS}")
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
@@ -86,15 +114,15 @@ class RunRecord(Record, frozen=True, kw_only=True):
     device: str
     transport: str
     seed: int
-    steps: int
-    warmup: int
-    rounds: int
-    profile_steps: int
+    steps: Count
+    warmup: Count
+    rounds: Count
+    profile_steps: Count
     timeout_s: float
     acceptance_length: float | None
     machine: dict[str, Any]
     versions: dict[str, str]
-    cases: list[CaseRecord]
+    cases: Annotated[list[CaseRecord], msgspec.Meta(min_length=1)]
     engine_arguments: list[str] = []
     """`KEY=VALUE` as passed through to the engine."""
     deviations: list[str] = []
@@ -124,12 +152,15 @@ class EngineMetrics(Record, frozen=True, kw_only=True):
 class RoundTiming(Record, frozen=True, kw_only=True):
     """One timed window of an arm, without profiler."""
 
-    round: int
-    position: int
+    round: Count
+    position: Count
     """Place of this visit in the order of all visits of its case."""
-    step_ns: list[list[int]]
+    step_ns: Annotated[list[list[Nanoseconds]], msgspec.Meta(min_length=1)]
     """Duration of each step, `[rank][step]`."""
     metrics: EngineMetrics | None = None
+
+    def __post_init__(self) -> None:
+        _check_rectangular(self.step_ns)
 
 
 class TimingRecord(Record, frozen=True, kw_only=True):
@@ -137,8 +168,13 @@ class TimingRecord(Record, frozen=True, kw_only=True):
 
     schema_version: int
     rounds: list[RoundTiming]
-    profiled_step_ns: list[list[int]] = []
+    profiled_step_ns: list[list[Nanoseconds]] = []
     """Steps of the profiled window, `[rank][step]`, to show what the profiler costs."""
+
+    def __post_init__(self) -> None:
+        _check_rectangular(self.profiled_step_ns)
+        if len({entry.round for entry in self.rounds}) < len(self.rounds):
+            raise ValueError("a round is there twice")
 
 
 class RoundOutputs(Record, frozen=True, kw_only=True):
@@ -159,6 +195,11 @@ class OutputsRecord(Record, frozen=True, kw_only=True):
 
     schema_version: int
     rounds: list[RoundOutputs]
+
+
+def _check_rectangular(step_ns: list[list[int]]) -> None:
+    if len({len(steps) for steps in step_ns}) > 1:
+        raise ValueError("the ranks have different numbers of steps")
 
 
 RecordT = TypeVar("RecordT", bound=Record)
@@ -206,12 +247,55 @@ class RunDirectory:
         return all(path.is_file() for path in self.captured(case, arm, ranks))
 
     def run(self) -> RunRecord:
-        """The run's own record.
+        """The run's own record; a run whose process is gone without having said so is `interrupted`.
 
         Raises:
             InputError: missing, damaged, or written by a newer mtpprof.
         """
-        return self._read(self.root / RUN_FILE, RunRecord)
+        run = self._read(self.root / RUN_FILE, RunRecord)
+        if run.status == "running" and not self.is_locked():
+            return msgspec.structs.replace(run, status="interrupted", error=PROCESS_GONE)
+        return run
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory: one mtpprof at a time carries a run out, and the lock ends with its process, however that ends.
+
+        Raises:
+            UsageError: another process holds it.
+            OSError: the directory is not writable.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if sys.platform != "win32":
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise UsageError(
+                        f"{self.root}: another mtpprof is running in it; wait for it, or choose another directory."
+                    ) from None
+            yield
+        finally:
+            os.close(fd)
+
+    def is_locked(self) -> bool:
+        """Whether some process is carrying the run out right now."""
+        if sys.platform == "win32":
+            return True  # cannot be told
+        try:
+            fd = os.open(self.root / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return True  # a file system without locks: cannot be told
+        finally:
+            os.close(fd)
+        return False
 
     def timing(self, case: str, arm: str) -> TimingRecord | None:
         """Timed windows of an arm; None: it has none yet."""
@@ -252,16 +336,20 @@ class RunDirectory:
 
     def _read(self, path: Path, kind: type[RecordT]) -> RecordT:
         try:
-            size = path.stat().st_size
-            if size > MAX_JSON_BYTES:
+            if not stat.S_ISREG(path.stat().st_mode):
                 raise InputError(
-                    f"{path}: {size} bytes is too large for a file of a run directory; is it one?"
+                    f"{path}: not a regular file; give the directory of a run made by `mtpprof run`."
                 )
-            data = path.read_bytes()
+            with path.open("rb") as stream:
+                data = stream.read(MAX_JSON_BYTES + 1)
         except OSError as error:
             raise InputError(
                 f"{path}: {error.strerror}; give the directory of a run made by `mtpprof run`."
             ) from error
+        if len(data) > MAX_JSON_BYTES:
+            raise InputError(
+                f"{path}: more than {MAX_JSON_BYTES} bytes; a file of a run directory is smaller."
+            )
         try:
             version = msgspec.json.decode(data, type=_Versioned).schema_version
             if version > SCHEMA_VERSION:

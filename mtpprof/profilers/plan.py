@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,8 +19,8 @@ from mtpprof.models.hf import resolve_model
 from mtpprof.models.ledger import Workload
 from mtpprof.models.optimizations import CATALOGUE, Eligibility
 from mtpprof.models.spec import ModelSpec, Scale
+from mtpprof.rundir import BASELINE
 
-BASELINE = "baseline"
 BASELINE_REPEAT = "baseline-repeat"
 ALL_ON = "all-on"
 DEFAULT_MODELS = ("deepseek-v3.2", "nemotron-3-super")
@@ -55,7 +56,8 @@ class Case:
     def id(self) -> str:
         """Folder name of the case."""
         w = self.workload
-        return f"{self.spec.name}-{self.spec.scale}-tp{w.tp}-c{w.concurrency}-k{w.draft_tokens}-{w.dtype}"
+        name = re.sub(r"[^A-Za-z0-9._+-]+", "-", self.spec.name).strip("-.")[:100] or "model"
+        return f"{name}-{self.spec.scale}-tp{w.tp}-c{w.concurrency}-k{w.draft_tokens}-{w.dtype}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +34,7 @@ from mtpprof.profilers.engines.vllm.engine import VllmEngine
 from mtpprof.profilers.experiment import remaining
 from mtpprof.profilers.plan import Case, PlanOptions, make_cases
 from mtpprof.profilers.recording import NSYS, choose_recording, keep_reports, recorded
-from mtpprof.profilers.supervise import OnEvent, supervise
+from mtpprof.profilers.supervise import OnEvent, orderly_signals, supervise
 from mtpprof.rundir import RUN_FILE, SCHEMA_VERSION, ArmRecord, CaseRecord, RunDirectory, RunRecord
 
 DEFAULT_ROOT = Path("runs")
@@ -120,8 +123,8 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
         ("--profile-steps", options.profile_steps, 1),
         ("--timeout", options.timeout_s, 1),
     ):
-        if value < least:
-            raise UsageError(f"{name} {value:g}: must be {least} or more.")
+        if not least <= value < math.inf:
+            raise UsageError(f"{name} {value:g}: must be a number, {least} or more.")
     recording = choose_recording(options.capture)
     choice = choose_engine(options.engine, options.device, options.plan.tp, options.nodes)
     if options.engine_arguments and choice.engine != "vllm":
@@ -134,7 +137,7 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
     _check_acceptance(options.acceptance_length, cases)
     created = datetime.now(UTC)
     name = options.name or "-".join(dict.fromkeys(case.spec.name for case in cases))
-    directory = RunDirectory(_run_folder(options, created, name).absolute())
+    directory = RunDirectory(_reserve_folder(options, created, name).absolute())
     run = RunRecord(
         schema_version=SCHEMA_VERSION,
         id=secrets.token_hex(4),
@@ -161,7 +164,12 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
         capture=list(recording.capture),
         capture_note=recording.without or None,
     )
-    engine.preflight(run, directory, options.nodes)
+    try:
+        engine.preflight(run, directory, options.nodes)
+    except MtpprofError:
+        with contextlib.suppress(OSError):
+            directory.root.rmdir()  # only where it is still empty
+        raise
     return msgspec.structs.replace(run, deviations=engine.deviations(run)), directory
 
 
@@ -189,35 +197,57 @@ def carry_out(run: RunRecord, directory: RunDirectory, nodes: Nodes, on_event: O
     Raises:
         MtpprofError: why it did not finish; what had finished is in the directory, and the record says so.
     """
-    writes = nodes.rank == 0
-    try:
-        if writes:
-            directory.write_run(run)
+    with orderly_signals(), _held(directory, nodes):
+        try:
+            _carry_out_the_rest(run, directory, nodes, on_event)
+        except KeyboardInterrupt:
+            error: MtpprofError = InterruptedRunError("interrupted")
+        except MtpprofError as reason:
+            error = reason
+        except OSError as reason:
+            error = _unwritable(directory, reason)
         else:
-            _wait_for_plan(directory, run.timeout_s)
-        left = [(case.id, remaining(case, directory)) for case in run.cases]
-        if any(part.count for _, part in left):
-            engine = ENGINES[run.engine]()
-            command = recorded(engine.command(run, directory, nodes), run, directory, nodes)
-            supervise(command, run, directory, on_event)
-            if NSYS in run.capture:
-                windows = [(case, arm) for case, part in left for arm in part.profiles]
-                keep_reports(run, directory, nodes, windows)
-    except MtpprofError as error:
+            run = msgspec.structs.replace(run, status="complete")
+            if nodes.rank == 0:
+                directory.write_run(run)
+            return run
         status: Literal["interrupted", "failed"] = (
             "interrupted" if isinstance(error, InterruptedRunError) else "failed"
         )
-        if writes:
+        if nodes.rank == 0:
             _mark(directory, msgspec.structs.replace(run, status=status, error=str(error)))
-        raise
-    except OSError as error:
-        raise MissingEnvironmentError(
-            f"{directory.root}: cannot write there ({error.strerror}); choose another directory with --out."
-        ) from error
-    run = msgspec.structs.replace(run, status="complete")
-    if writes:
+        raise error
+
+
+def _carry_out_the_rest(run: RunRecord, directory: RunDirectory, nodes: Nodes, on_event: OnEvent) -> None:
+    if nodes.rank == 0:
         directory.write_run(run)
-    return run
+    else:
+        _wait_for_plan(directory, run.timeout_s)
+    left = [(case.id, remaining(case, directory)) for case in run.cases]
+    if any(part.count for _, part in left):
+        engine = ENGINES[run.engine]()
+        command = recorded(engine.command(run, directory, nodes), run, directory, nodes)
+        supervise(command, run, directory, on_event)
+        if NSYS in run.capture:
+            windows = [(case, arm) for case, part in left for arm in part.profiles]
+            keep_reports(run, directory, nodes, windows)
+    missing = sum(remaining(case, directory).count for case in run.cases)
+    if missing and nodes.rank == 0:
+        raise RunError(
+            f"{directory.root}: the engine ended without {missing} of its windows; go on with --resume."
+        )
+
+
+def _held(directory: RunDirectory, nodes: Nodes) -> AbstractContextManager[None]:
+    """The directory's lock, which the first host holds for all."""
+    return directory.locked() if nodes.rank == 0 else nullcontext()
+
+
+def _unwritable(directory: RunDirectory, error: OSError) -> MissingEnvironmentError:
+    return MissingEnvironmentError(
+        f"{directory.root}: cannot write there ({error.strerror}); choose another directory with --out."
+    )
 
 
 def _wait_for_plan(directory: RunDirectory, timeout_s: float) -> None:
@@ -256,24 +286,43 @@ def _transport(asked: Transport, choice: Choice, nodes: Nodes) -> str:
     return "shm" if nodes.count == 1 and shm_limits.available() else "gloo"
 
 
-def _run_folder(options: RunOptions, created: datetime, name: str) -> Path:
+def _reserve_folder(options: RunOptions, created: datetime, name: str) -> Path:
+    """The run's directory: the one asked for, or a new one under `runs/` that no other run has."""
     if options.nodes.count > 1 and options.out is None:
         raise UsageError("--nnodes: give --out, a directory that all hosts share, the same on every host.")
     if options.out is not None:
-        if (options.out / RUN_FILE).exists() and options.nodes.rank == 0:
-            raise UsageError(
-                f"--out {options.out}: holds a run already; choose another, or go on with --resume."
-            )
+        _check_unused(options.out, options.nodes)
         return options.out
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "run"
-    return DEFAULT_ROOT / f"{created:%Y%m%dT%H%M%SZ}-{safe}"
+    stem = f"{created:%Y%m%dT%H%M%SZ}-{safe}"
+    for suffix in ("", *(f"-{number}" for number in range(2, 100))):
+        folder = DEFAULT_ROOT / f"{stem}{suffix}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _unwritable(RunDirectory(folder), error) from error
+        return folder
+    raise UsageError(
+        f"{DEFAULT_ROOT}: too many runs of this name in one second; choose a directory with --out."
+    )
+
+
+def _check_unused(folder: Path, nodes: Nodes) -> None:
+    if nodes.rank:
+        return
+    if (folder / RUN_FILE).exists():
+        raise UsageError(f"--out {folder}: holds a run already; choose another, or go on with --resume.")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"--out {folder}: is not empty; choose a new directory.")
 
 
 def _check_acceptance(length: float | None, cases: tuple[Case, ...]) -> None:
     if length is None:
         return
     longest = max(case.workload.draft_tokens for case in cases) + 1
-    if not 1.0 <= length <= longest:
+    if not 1.0 <= length <= longest:  # nan is neither
         raise UsageError(
             f"--acceptance-length {length:g}: must lie between 1 and draft tokens + 1 ({longest})."
         )

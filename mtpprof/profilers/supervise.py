@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mtpprof.errors import InterruptedRunError, MtpprofError, RunError
+from mtpprof.errors import MtpprofError, RunError
 from mtpprof.profilers import lifetime, watchdog
 from mtpprof.profilers.engines.base import Command
 from mtpprof.rundir import WORKER_FAILED, EventFollower, RunDirectory, RunRecord
@@ -39,14 +39,14 @@ def supervise(command: Command, run: RunRecord, directory: RunDirectory, on_even
 
     Raises:
         RunError: it failed, or hung.
-        InterruptedRunError: SIGINT or SIGTERM arrived.
+        KeyboardInterrupt: a signal asked for the end (`orderly_signals`).
         MissingEnvironmentError: the engine could not be started.
     """
     follower = EventFollower(directory, from_end=True)
     directory.launcher_log.parent.mkdir(parents=True, exist_ok=True)
     segments = lifetime.segments(command.leftovers)
     failures: list[dict[str, Any]] = []
-    with directory.launcher_log.open("ab") as log, _signals_interrupt():
+    with directory.launcher_log.open("ab") as log:
         process = subprocess.Popen(
             command.argv,
             env=command.environment,
@@ -74,8 +74,6 @@ def supervise(command: Command, run: RunRecord, directory: RunDirectory, on_even
                         f"See {directory.launcher_log}, or raise --timeout."
                     )
                 time.sleep(POLL_S)
-        except KeyboardInterrupt:
-            raise InterruptedRunError("interrupted") from None
         finally:
             lifetime.end_group(process, STOP_GRACE_S)
             lifetime.remove_segments(command.shared_memory_prefix)
@@ -105,6 +103,10 @@ def describe_failure(
             return RunError(
                 f"{directory.root}: no space left on the device; make room and go on with --resume."
             )
+        if returncode < 0:
+            name = signal.Signals(-returncode).name
+            hint = " (was memory short?)" if returncode == -signal.SIGKILL else ""
+            return RunError(f"the launcher was killed by {name}{hint}; see {directory.launcher_log}.")
         tail = last_line(directory.launcher_log)
         return RunError(
             f"the launcher ended with status {returncode} ({tail}); see {directory.launcher_log}."
@@ -143,13 +145,20 @@ def _tail(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a run in the same orderly way as Ctrl-C."""
+def orderly_signals() -> Iterator[None]:
+    """The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt; further ones are ignored, so that what it starts (ending the workers,
+    marking the run) is not cut short. It is bounded in time.
+    """
+    asked = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        nonlocal asked
+        if not asked:
+            asked = True
+            raise KeyboardInterrupt
 
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:

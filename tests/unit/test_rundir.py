@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mtpprof import ranges
-from mtpprof.errors import InputError
+from mtpprof.errors import InputError, UsageError
 from mtpprof.ranges import CollectiveRange
-from mtpprof.rundir import SCHEMA_VERSION, EventFollower, RoundTiming, RunDirectory, TimingRecord
+from mtpprof.rundir import (
+    SCHEMA_VERSION,
+    ArmRecord,
+    CaseRecord,
+    EventFollower,
+    RoundTiming,
+    RunDirectory,
+    TimingRecord,
+)
 
 
 def timing(step_ns: list[list[int]]) -> TimingRecord:
@@ -69,6 +78,69 @@ def test_events_are_followed_line_by_line(tmp_path: Path) -> None:
         stream.write(b'"}\nnot json\n{"event": "c"}\n')
     assert [event["event"] for event in follower.new()] == ["half", "c"]
     assert EventFollower(directory, from_end=True).new() == []
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        ([{"round": 0, "position": 0, "step_ns": [[1, 2], [3]]}], "different numbers of steps"),
+        ([{"round": 0, "position": 0, "step_ns": [[0]]}], ">= 1"),
+        ([{"round": 0, "position": 0, "step_ns": [[-5]]}], ">= 1"),
+        ([{"round": 0, "position": 0, "step_ns": [[10**30]]}], "<= 4611686018427387904"),
+        ([{"round": 0, "position": 0, "step_ns": []}], "length >= 1"),
+        ([{"round": 0, "position": i, "step_ns": [[5]]} for i in range(2)], "twice"),
+    ],
+)
+def test_times_that_cannot_be_are_damage(tmp_path: Path, rounds: object, said: str) -> None:
+    path = RunDirectory(tmp_path).arm("case", "arm") / "timing.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"schema_version": 1, "rounds": rounds}))
+    with pytest.raises(InputError, match=said):
+        RunDirectory(tmp_path).timing("case", "arm")
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.json")
+    with pytest.raises(InputError, match="not a regular file"):
+        RunDirectory(tmp_path).run()
+
+
+def test_one_process_at_a_time_and_the_lock_is_seen(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    assert not directory.is_locked()
+    with directory.locked():
+        assert directory.is_locked()
+        with pytest.raises(UsageError, match="another mtpprof"), RunDirectory(tmp_path / "run").locked():
+            pass
+    assert not directory.is_locked()
+
+
+def arm_record(name: str, repeats: str | None = None) -> ArmRecord:
+    return ArmRecord(name=name, enabled=[], repeats=repeats)
+
+
+@pytest.mark.parametrize(
+    ("arms", "order"),
+    [
+        (["a"], []),
+        (["baseline", "baseline"], []),
+        (["baseline"], [["other"]]),
+    ],
+)
+def test_cases_that_contradict_themselves_are_refused(arms: list[str], order: list[list[str]]) -> None:
+    with pytest.raises(ValueError, match="case x"):
+        CaseRecord(
+            id="x",
+            model={},
+            tp=1,
+            concurrency=1,
+            draft_tokens=0,
+            dtype="bf16",
+            prompt_len=1,
+            arms=[arm_record(name) for name in arms],
+            not_applicable={},
+            order=order,
+        )
 
 
 WORDS = st.text(st.characters(exclude_characters=' ="', min_codepoint=33, max_codepoint=0x2FF), min_size=1)

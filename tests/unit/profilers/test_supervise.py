@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from mtpprof.errors import InterruptedRunError, RunError
+from mtpprof.errors import RunError
 from mtpprof.profilers.engines.base import Command
 from mtpprof.profilers.lifetime import SHM_DIR, group_alive
-from mtpprof.profilers.supervise import describe_failure, root_cause, supervise
+from mtpprof.profilers.supervise import describe_failure, orderly_signals, root_cause, supervise
 from mtpprof.rundir import SCHEMA_VERSION, RunDirectory, RunRecord
 
 
@@ -69,6 +69,11 @@ def test_events_are_passed_on_up_to_the_last(tmp_path: Path) -> None:
             RunDirectory(Path({str(tmp_path)!r})).append_event("tick", index=index)
     """
     assert [event["index"] for event in run_child(script, tmp_path)] == list(range(20))
+
+
+def test_a_killed_launcher_is_said_to_be_killed(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"killed by SIGKILL \(was memory short\?\)"):
+        run_child("import os; os.kill(os.getpid(), 9)", tmp_path)
 
 
 def test_a_child_that_fails_is_described_by_its_last_words(tmp_path: Path) -> None:
@@ -160,10 +165,10 @@ def test_a_signal_ends_the_whole_group_and_its_shared_memory(tmp_path: Path, num
             sys.executable,
             "-c",
             f"import os, time, pathlib\nwhile not pathlib.Path({str(segment)!r}).exists(): time.sleep(0.05)\n"
-            f"time.sleep(0.2); os.kill({os.getpid()}, {int(number)})",
+            f"time.sleep(0.2)\nfor _ in range(5): os.kill({os.getpid()}, {int(number)}); time.sleep(0.1)",
         ]
     )
-    with pytest.raises(InterruptedRunError):
+    with orderly_signals(), pytest.raises(KeyboardInterrupt):
         run_child(script, tmp_path, prefix=f"mtpprof-test-{os.getpid()}-")
     poker.wait()
     assert not group_alive(int(marker.read_text()))
