@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,13 @@ class Vocabulary:
     def codes(self, texts: Iterable[str]) -> I32:
         """The codes of many texts."""
         return np.fromiter((self.code(text) for text in texts), np.int32)
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def since(self, count: int) -> list[str]:
+        """All texts but the first `count`, in order of their codes."""
+        return list(islice(self._codes, count, None))
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ class ChromeWriter:
     def __init__(self, file: IO[bytes], texts: Vocabulary, metadata: Mapping[str, Any]) -> None:
         self._file = file
         self._texts = texts
+        self._raw: list[str] = []
         self._encoded: list[str] = []
         self._json: dict[int, str] = {}
         head = _json({"schemaVersion": 1, "displayTimeUnit": "ns", **metadata})
@@ -93,7 +94,10 @@ class ChromeWriter:
         self._lines(iter([_json(event)]))
 
     def _encode_texts(self) -> None:
-        self._encoded += map(_json, self._texts.texts[len(self._encoded) :])
+        if len(self._texts) > len(self._raw):
+            new = self._texts.since(len(self._raw))
+            self._raw += new
+            self._encoded += map(_json, new)
 
     def _arguments(self, arguments: tuple[Argument, ...], count: int) -> list[str]:
         """The `args` member of each slice, with its comma."""
@@ -119,7 +123,7 @@ class ChromeWriter:
     def _as_json(self, code: int) -> str:
         """A text that is JSON as it stands; as a string where it is none after all."""
         if code not in self._json:
-            text = self._texts.texts[code]
+            text = self._raw[code]
             try:
                 msgspec.json.decode(text)
             except msgspec.DecodeError:

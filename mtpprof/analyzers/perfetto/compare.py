@@ -191,7 +191,8 @@ def _markers(first: Rank, second: Rank, calls: tuple[Calls, Calls], found: Seque
             continue
         slices = collective_slices(layout, rank.arm, own.take(np.array(rows, np.int64)), SAVED)
         words = [change.what for change in part]
-        names = [layout.texts.texts[code] for code in slices.name.tolist()]
+        texts = layout.texts.texts
+        names = [texts[code] for code in slices.name.tolist()]
         parts.append(
             Slices(
                 ts_ns=slices.ts_ns,

@@ -135,7 +135,7 @@ class ProtobufWriter:
 
     def _intern(self, arguments: tuple[Argument, ...]) -> None:
         """Announce the texts and keys that are new. A text may serve as name, category or value, so it is announced as all."""
-        new = self._texts.texts[self._known_texts :]
+        new = self._texts.since(self._known_texts) if len(self._texts) > self._known_texts else []
         keys = [argument.key for argument in arguments if argument.key not in self._keys]
         if not new and not keys:
             return
