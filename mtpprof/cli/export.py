@@ -103,7 +103,7 @@ def export(
 ) -> None:
     """Merge the traces of all ranks, or of two arms, into one file that opens in Perfetto.
 
-    Each rank is a process with its streams and threads, a communication track with every collective, what it moved and who waited,
+    Each rank is a group of tracks: a communication track with every collective, what it moved and who waited, streams and threads,
     counters, steps and phases. Events that overlap get lanes of their own: nothing is dropped.
 
     Examples:
