@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mtpprof.models.ledger import LedgerEntry
-from mtpprof.models.optimizations import FUSED_RESIDUAL_RMSNORM, expected_collectives
+from mtpprof.models.optimizations import CATALOGUE, FUSED_RESIDUAL_RMSNORM, expected_collectives
 from mtpprof.profilers.plan import Case, PlanOptions, make_cases
 from mtpprof.ranges import CollectiveRange, argmax_name, phase_name, step_name
 from mtpprof.rundir import (
@@ -30,6 +30,7 @@ from mtpprof.rundir import (
     TimingRecord,
 )
 
+COMPARED = ("allreduce-norm-fusion", "local-argmax", "commutative-reduce")
 STEP_NS = 10_000_000
 CALL_NS = 40_000
 BASE_NS = 1_790_857_026_000_000_000
@@ -72,6 +73,7 @@ def write_run(root: Path, recipe: Recipe | None = None) -> RunDirectory:
             vocab=recipe.vocab,
             rounds=recipe.rounds,
             seed=recipe.seed,
+            refused={name: "not part of this run" for name in CATALOGUE if name not in COMPARED},
         )
     )
     directory = RunDirectory(root)

@@ -109,7 +109,13 @@ def predict(
         UsageError: a collective of the ledger for which the profile has no figure on this link.
     """
     verdicts = eligible_optimizations(spec, workload)
-    usable = [name for name, verdict in verdicts.items() if verdict.ok]
+    plain = expected_collectives(spec, workload, frozenset())
+    # What only changes who carries a call has nothing in the ledger to cost: the bracket spans its ways already.
+    usable = [
+        name
+        for name, verdict in verdicts.items()
+        if verdict.ok and expected_collectives(spec, workload, frozenset({name})) != plain
+    ]
     arms = [_predicted(name, enabled, spec, workload, profile, link) for name, enabled in _arms(usable)]
     return Prediction(
         model=spec.name,

@@ -10,9 +10,9 @@ from mtpprof.cli.output import Table
 from mtpprof.cli.render.savings import (
     NOTHING,
     change_row,
+    engagement_notes,
     merged_drafts,
     output_text,
-    partly_notes,
     savings_table,
     waterfall_tables,
 )
@@ -42,7 +42,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         )
     if difference.payload_bytes:
         yield f"Payload: {difference.payload_bytes:+,.0f} B per step and rank ({difference.strata[0].batch})."
-    yield from partly_notes(difference)
+    yield from engagement_notes(difference)
     if difference.output is not None and not difference.output.same:
         yield f"Tokens: {output_text(difference.output)}."
     for side in (comparison.base, comparison.arm):

@@ -17,6 +17,8 @@ from mtpprof.cli.output import Table, printable
 from mtpprof.cli.units import signed, time_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+MAX_MARKS = 3000
+"""Steps drawn of one arm; of more, every second, third, … is."""
 OUTLIERS = 0.99
 """Share of the steps that a distribution's axis spans; the slowest are drawn at its end."""
 
@@ -156,7 +158,8 @@ def distribution_figure(title: str, rows: Sequence[tuple[str, Sequence[Sequence[
     low, high = steps[0], max(steps[min(len(steps) - 1, int(OUTLIERS * len(steps)))], steps[0] + 1)
     lines = []
     for label, rounds in rows:
-        marks = [_mark(step, low, high, "") for window in rounds for step in window]
+        drawn_steps = [step for window in rounds for step in window]
+        marks = [_mark(step, low, high, "") for step in drawn_steps[:: 1 + len(drawn_steps) // MAX_MARKS]]
         medians = [sorted(window)[len(window) // 2] for window in rounds if window]
         marks += [_mark(step, low, high, ' class="median"') for step in medians]
         value = time_text(sum(medians) / len(medians)) if medians else ""

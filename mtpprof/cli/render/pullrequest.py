@@ -13,11 +13,11 @@ from mtpprof.cli.render.report import heading, redundant_notes
 from mtpprof.cli.render.savings import (
     change_row,
     engaged_text,
+    engagement_notes,
     interval_text,
     merged_drafts,
     noise_text,
     output_text,
-    partly_notes,
     verdict_text,
 )
 from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, percent_text, signed, time_text
@@ -126,7 +126,7 @@ def _notes(case: CaseReport) -> Iterator[str]:
         found = [change for change in merged_drafts(difference.changes) if change.what != "moved"]
         if found:
             yield f"`{difference.arm}`: {'; '.join(_change(change_row(change)) for change in found)}."
-        yield from partly_notes(difference)
+        yield from engagement_notes(difference)
     for effect in case.effects:
         if effect.step is not None:
             claim = effect.claim if effect.claim in (Claim.SAVED, Claim.SLOWER) else "within noise"

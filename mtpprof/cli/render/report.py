@@ -14,8 +14,8 @@ from mtpprof.cli.render.savings import (
     NOTHING,
     changes_table,
     effects_table,
+    engagement_notes,
     output_text,
-    partly_notes,
     savings_table,
     saviour_text,
     waterfall_tables,
@@ -64,7 +64,7 @@ def next_commands(directory: Path) -> str:
 
 def _notes(case: CaseReport) -> Iterator[str]:
     for difference in case.differences:
-        yield from partly_notes(difference)
+        yield from engagement_notes(difference)
         yield from _output_notes(difference)
     yield from redundant_notes(case)
     for name, reason in case.not_applicable.items():

@@ -94,22 +94,25 @@ def engaged_text(difference: Difference) -> str:
         if verdict == Engaged.PARTLY and len(found) == 1:
             return _partly(next(iter(found.values())))
         return verdict
-    return ", ".join(f"{name} {engagement.verdict}" for name, engagement in found.items()) or NOTHING
+    engaged = sum(engagement.verdict == Engaged.ENGAGED for engagement in found.values())
+    return f"{engaged} of {len(found)}" if found else NOTHING
 
 
 def _partly(engagement: Engagement) -> str:
     return f"PARTLY {engagement.engaged_calls}/{engagement.opportunities}"
 
 
-def partly_notes(difference: Difference) -> Iterator[str]:
-    """The sizes at which an optimization fell back."""
-    for name, engagement in difference.engagement.items():
-        if engagement.verdict != Engaged.PARTLY:
+def engagement_notes(difference: Difference) -> Iterator[str]:
+    """What was switched on and did not engage, or only partly, with the sizes at which it fell back."""
+    for name in difference.optimizations:
+        engagement = difference.engagement.get(name)
+        if engagement is None or engagement.verdict == Engaged.ENGAGED:
             continue
         sizes = [
-            f"{size.engaged_calls} of {size.opportunities} at {size.rows} rows" for size in engagement.by_rows
+            f"{size.engaged_calls} of {size.opportunities} calls at {size.rows} rows"
+            for size in engagement.by_rows
         ]
-        yield f"{difference.arm}: {name} engaged partly: {', '.join(sizes) or engagement.reason}."
+        yield f"{difference.arm}: {name} {engagement.verdict}: {', '.join(sizes) or engagement.reason}."
 
 
 def step_text(step: StepChange) -> str:
@@ -266,9 +269,10 @@ def effects_table(title: str, effects: Sequence[Effect]) -> Table:
 
 def saviour_text(entry: Excess) -> str:
     """What takes redundant or oversized collectives away, as the end of a sentence."""
+    cost = f" ({time_text(entry.time_ns)} in them)" if entry.time_ns is not None else ""
     if entry.avoided_by is None:
-        return ""
-    return f"; {entry.avoided_by} {'removes' if entry.what == 'redundant' else 'shrinks'} them"
+        return cost
+    return f"{cost}; {entry.avoided_by} {'removes' if entry.what == 'redundant' else 'shrinks'} them"
 
 
 def output_text(output: SameOutput | None) -> str:

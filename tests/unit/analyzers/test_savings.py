@@ -14,6 +14,7 @@ from mtpprof.analyzers.savings import Difference, engagement_of_side
 from mtpprof.analyzers.sides import run_side
 from mtpprof.analyzers.stats import Claim
 from mtpprof.analyzers.waterfall import Waterfall
+from mtpprof.cli.render.savings import engagement_notes
 from mtpprof.errors import InputError, UsageError
 from mtpprof.models.hf import resolve_model
 from mtpprof.models.spec import Scale
@@ -311,3 +312,29 @@ def test_what_the_engine_cannot_switch_is_unsupported(made: RunDirectory) -> Non
     assert found["commutative-reduce"].verdict == "UNSUPPORTED"
     assert found["commutative-reduce"].reason == "the installed version has no such function"
     assert found["local-argmax"].verdict == "NOT APPLICABLE"
+
+
+def test_a_fused_kernel_with_a_size_limit_is_partly_engaged_and_says_where(tmp_path: Path) -> None:
+    def limited(arm: str, ledger: Ledger) -> Ledger:
+        return tuple(replace(entry, fused="") if entry.shape[0] > 2 else entry for entry in ledger)
+
+    recipe = Recipe(models=("deepseek-v3.2",), seen=limited)
+    (case,) = make_report(write_run(tmp_path / "run", recipe)).cases
+    entry = difference(case, "allreduce-norm-fusion")
+    engagement = entry.engagement["allreduce-norm-fusion"]
+    assert engagement.verdict == "PARTLY"
+    assert [(size.rows, size.engaged_calls, size.opportunities) for size in engagement.by_rows] == [
+        (2, 12, 12),
+        (8, 0, 6),
+    ]
+    (note,) = engagement_notes(entry)
+    assert note == (
+        "allreduce-norm-fusion: allreduce-norm-fusion PARTLY: 12 of 12 calls at 2 rows, 0 of 6 calls at 8 rows."
+    )
+
+
+@needs_traces
+def test_a_folder_of_several_runs_is_refused() -> None:
+    folder = str(trace_folder("vllm-cpu-tp4-nemotron"))
+    with pytest.raises(InputError, match="several runs"):
+        compared(folder, folder)
