@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 UNLIMITED_WIDTH = 10_000
+PROSE_WIDTH = 24
+MAX_SQUEEZE = 1.5
+"""How much wider than the terminal a table may be; beyond, its rows are written under one another."""
+ASCII = str.maketrans(
+    {
+        "±": "+/-",
+        "×": "x",
+        "→": "->",
+        "≥": ">=",
+        "≤": "<=",
+        "µ": "u",
+        "…": "...",
+        "–": "-",
+        "−": "-",
+        "─": "-",
+    }
+)
 
 
 class Format(StrEnum):
@@ -53,12 +70,20 @@ def stderr_console() -> Console:
 def _console(stream: Any) -> Console:
     from rich.console import Console
 
+    class OurConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # Rich would exit with 1, which says something else here
+
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="replace")  # a terminal without UTF-8 must not end a finished run
-    if stream.isatty():
-        return Console(file=stream, highlight=False, markup=False, emoji=False)
-    return Console(
-        file=stream, highlight=False, markup=False, emoji=False, no_color=True, width=UNLIMITED_WIDTH
+    terminal = stream.isatty()
+    return OurConsole(
+        file=stream,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        no_color=None if terminal else True,
+        width=None if terminal else UNLIMITED_WIDTH,
     )
 
 
@@ -79,10 +104,12 @@ def write_tables(tables: Sequence[Table], style: Format) -> None:
     """Write tables in a text format; `csv` puts all into one file with a column for the table's title."""
     if style is Format.TABLE:
         console = stdout_console()
+        spell = spelling(console.encoding)
         for table in tables:
-            console.print(_rich_table(table))
+            fits = _natural_width(table) <= console.width * MAX_SQUEEZE
+            console.print(_rich_table(table, spell) if fits else _as_entries(table, spell))
             if table.note:
-                console.print(table.note)
+                console.print(spell(table.note))
             console.print()
     elif style is Format.MD:
         write("\n\n".join(markdown(table) for table in tables))
@@ -90,17 +117,50 @@ def write_tables(tables: Sequence[Table], style: Format) -> None:
         write("\n".join(comma_separated(table) for table in tables))
 
 
-def _rich_table(table: Table) -> Any:
+def _rich_table(table: Table, spell: Callable[[str], str]) -> Any:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    rich_table = RichTable(title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    title = Text(spell(table.title))
+    rich_table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
-        rich_table.add_column(column, justify="right" if column in table.right else "left", overflow="fold")
+        rich_table.add_column(
+            Text(spell(column)), justify="right" if column in table.right else "left", overflow="fold"
+        )
     for row in table.rows:
-        rich_table.add_row(*(Text(printable(cell)) for cell in row))
+        rich_table.add_row(*(Text(spell(printable(cell))) for cell in row))
     return rich_table
+
+
+def _natural_width(table: Table) -> int:
+    """Columns that the table takes unfolded; long prose may always fold."""
+    cells = [table.columns, *table.rows]
+    widest = [max(min(len(row[index]), PROSE_WIDTH) for row in cells) for index in range(len(table.columns))]
+    return sum(widest) + 3 * len(widest)
+
+
+def _as_entries(table: Table, spell: Callable[[str], str]) -> Any:
+    """A row under the other, a line per cell: for terminals in which the columns would be a few letters wide."""
+    from rich.text import Text
+
+    lines = [table.title] if table.title else []
+    for row in table.rows:
+        first, *rest = row
+        lines.append(first or "-")
+        lines += [
+            f"  {column}: {cell}"
+            for column, cell in zip(table.columns[1:], rest, strict=True)
+            if cell.strip()
+        ]
+    return Text("\n".join(spell(printable(line)) for line in lines))
+
+
+def spelling(encoding: str) -> Callable[[str], str]:
+    """How to write text on a stream of this encoding: outside of Unicode, ± and its like in ASCII, never as a question mark."""
+    if encoding.lower().replace("-", "").startswith("utf"):
+        return str
+    return lambda text: text.translate(ASCII)
 
 
 def markdown(table: Table) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -142,7 +143,7 @@ def run(
         ),
     ] = 120.0,
     out: Annotated[
-        Path | None, typer.Option(help="Run directory. Default: runs/<time>-<name>.", rich_help_panel=WHERE)
+        Path | None, typer.Option(help="Run directory. Default: runs/TIME-NAME.", rich_help_panel=WHERE)
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run.", rich_help_panel=WHERE)] = None,
     resume: Annotated[
@@ -190,6 +191,7 @@ def run(
     values = merge_plan_file(context, config)
     nodes = Nodes(count=nnodes, rank=node_rank, endpoint=rdzv_endpoint)
     if resume is not None:
+        _check_alone(context)
         record, directory = resume_run(resume, nodes)
     else:
         record, directory = start_run(run_options(values, nodes))
@@ -212,6 +214,20 @@ def run(
         from mtpprof.cli.report import show_report
 
         show_report(directory, style)
+
+
+WITH_RESUME = frozenset({"resume", "nnodes", "node_rank", "rdzv_endpoint", "style", "dashboard"})
+
+
+def _check_alone(context: typer.Context) -> None:
+    """A run is resumed as it was planned: options that would change it are refused, not ignored."""
+    from mtpprof.errors import UsageError
+
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in WITH_RESUME and source is not None and source.name != "DEFAULT":
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option}: a run is resumed as it was planned; leave it out beside --resume.")
 
 
 def run_options(values: dict[str, Any], nodes: Any) -> RunOptions:
@@ -244,7 +260,7 @@ def run_options(values: dict[str, Any], nodes: Any) -> RunOptions:
             layers=values["layers"],
             vocab=values["vocab"],
             dtype=values["dtype"],
-            settings=dict(_setting(text) for text in values["opt"] or ()),
+            settings=_settings(values["opt"] or ()),
             design=values["arms"],
             rounds=values["rounds"],
             seed=values["seed"],
@@ -266,13 +282,17 @@ def run_options(values: dict[str, Any], nodes: Any) -> RunOptions:
     )
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def _settings(words: Iterable[str]) -> dict[str, Any]:
     from mtpprof.errors import UsageError
 
-    name, _, setting = text.partition("=")
-    if setting not in ("on", "off", "both"):
-        raise UsageError(f"--opt {text}: write NAME=on, NAME=off or NAME=both.")
-    return name, setting
+    settings: dict[str, Any] = {}
+    for word in words:
+        name, _, setting = word.partition("=")
+        if setting not in ("on", "off", "both"):
+            raise UsageError(f"--opt {word}: write NAME=on, NAME=off or NAME=both.")
+        if settings.setdefault(name, setting) != setting:
+            raise UsageError(f"--opt {word}: {name}={settings[name]} was asked for too; give one of them.")
+    return settings
 
 
 def _carry_out(record: Any, directory: Any, nodes: Any) -> None:

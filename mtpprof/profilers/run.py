@@ -137,7 +137,6 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
     _check_acceptance(options.acceptance_length, cases)
     created = datetime.now(UTC)
     name = options.name or "-".join(dict.fromkeys(case.spec.name for case in cases))
-    directory = RunDirectory(_reserve_folder(options, created, name).absolute())
     run = RunRecord(
         schema_version=SCHEMA_VERSION,
         id=secrets.token_hex(4),
@@ -164,11 +163,14 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
         capture=list(recording.capture),
         capture_note=recording.without or None,
     )
+    directory = RunDirectory(_reserve_folder(options, created, name).absolute())
     try:
         engine.preflight(run, directory, options.nodes)
     except MtpprofError:
-        with contextlib.suppress(OSError):
-            directory.root.rmdir()  # only where it is still empty
+        with contextlib.suppress(OSError):  # folders that are not empty stay
+            directory.root.rmdir()
+            if options.out is None:
+                directory.root.parent.rmdir()
         raise
     return msgspec.structs.replace(run, deviations=engine.deviations(run)), directory
 
@@ -341,6 +343,7 @@ def _case_record(case: Case) -> CaseRecord:
         arms=[
             ArmRecord(name=arm.name, enabled=sorted(arm.enabled), repeats=arm.repeats) for arm in case.arms
         ],
+        switched=list(case.switched),
         not_applicable=case.not_applicable,
         order=[list(names) for names in case.order],
     )

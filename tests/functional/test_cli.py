@@ -93,6 +93,15 @@ def test_doctor_looks_at_everything(mtpprof: Call) -> None:
         (("run", "--transport", "nccl", "--device", "cpu"), 2, "--transport nccl"),
         (("run", "--device", "cuda"), 5, "GPUs"),
         (("run", "--steps", "0"), 2, "--steps 0"),
+        (("run", "--timeout", "nan"), 2, "--timeout nan"),
+        (("run", "--timeout", "inf"), 2, "--timeout inf"),
+        (("run", "--acceptance-length", "nan"), 2, "--acceptance-length nan"),
+        (
+            ("run", "--opt", "local-argmax=on", "--opt", "local-argmax=off"),
+            2,
+            "local-argmax=on was asked for",
+        ),
+        (("run", "--resume", "x", "--tp", "2"), 2, "--tp: a run is resumed as it was planned"),
         (("run", "--acceptance-length", "9"), 2, "--acceptance-length 9"),
         (("run", "--nnodes", "2"), 2, "--out"),
         (("run", "--nnodes", "3", "--out", "x", "--rdzv-endpoint", "h:1"), 2, "--nnodes 3"),
@@ -151,6 +160,23 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     )
     assert answer.stdout.strip() == "["
     assert answer.stderr == ""
+
+
+@pytest.mark.parametrize("style", ["table", "json", "csv"])
+def test_output_that_cannot_be_written_is_one_sentence(style: str) -> None:
+    command = f"{sys.executable} -m mtpprof models --format {style} > /dev/full"
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert answer.returncode == 5
+    assert (
+        answer.stderr
+        == "mtpprof: the output cannot be written (No space left on device); nothing else is wrong.\n"
+    )
+
+
+def test_output_that_is_closed_is_not_wanted() -> None:
+    command = f"{sys.executable} -m mtpprof models >&-"
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (answer.returncode, answer.stderr) == (0, "")
 
 
 def test_piped_tables_are_not_squeezed(mtpprof: Call) -> None:

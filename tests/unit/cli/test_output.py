@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtpprof.cli.output import Format, Table, comma_separated, markdown, printable, write_tables
+from mtpprof.cli.output import Format, Table, comma_separated, markdown, printable, spelling, write_tables
 
 CELLS = st.text(max_size=20)
 
@@ -43,3 +43,28 @@ def test_nothing_printed_moves_the_cursor(text: str) -> None:
 def test_names_are_never_markup(capsys: pytest.CaptureFixture[str], text: str) -> None:
     write_tables([table((text, "1"))], Format.TABLE)
     assert printable(text) in capsys.readouterr().out
+
+
+def test_a_table_that_would_be_squeezed_is_written_as_entries(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = Table(
+        title="t",
+        columns=tuple("abcde"),
+        rows=[tuple(f"value {i} of {c}" for c in "abcde") for i in range(2)],
+    )
+    monkeypatch.setattr("mtpprof.cli.output.UNLIMITED_WIDTH", 40)
+    write_tables([wide], Format.TABLE)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == ["t", "value 0 of a", "  b: value 0 of b", "  c: value 0 of c"]
+    monkeypatch.setattr("mtpprof.cli.output.UNLIMITED_WIDTH", 100)
+    write_tables([wide], Format.TABLE)
+    assert "value 0 of a   value 0 of b" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [("utf-8", "±1 → 2 µs"), ("ascii", "+/-1 -> 2 us"), ("ANSI_X3.4-1968", "+/-1 -> 2 us")],
+)
+def test_figures_keep_their_meaning_in_ascii(encoding: str, text: str) -> None:
+    assert spelling(encoding)("±1 → 2 µs") == text
