@@ -82,6 +82,8 @@ class CaseRecord(Record, frozen=True, kw_only=True):
     dtype: str
     prompt_len: Count
     arms: Annotated[list[ArmRecord], msgspec.Meta(min_length=1)]
+    switched: list[str] = []
+    """Optimizations that the engine sets, on or off; what is neither here nor refused keeps the engine's own default."""
     not_applicable: dict[str, str]
     """Optimizations that this case cannot use, each with the reason."""
     order: list[list[str]]

@@ -14,12 +14,12 @@ from mtpprof.analyzers.changes import Change
 from mtpprof.analyzers.strata import Form, Pairing
 from mtpprof.models.ledger import LedgerEntry
 from mtpprof.models.optimizations import (
-    CATALOGUE,
     FUSED_RESIDUAL_RMSNORM,
     PAIR_DTYPE,
     PAIR_WIDTH,
     Evidence,
     Optimization,
+    find_optimization,
 )
 from mtpprof.models.traffic import Kind
 from mtpprof.rundir import Record
@@ -64,7 +64,7 @@ class Engagement(Record, frozen=True, kw_only=True):
 
 def engagement_of(entries: Sequence[LedgerEntry], name: str, *, requested: bool | None) -> Engagement:
     """The verdict on one arm by the catalogue's evidence, which needs the sites of the collectives."""
-    optimization = CATALOGUE[name]
+    optimization = find_optimization(name)
     evidence = optimization.evidence(tuple(entries))
     verdict, reason = _verdict(evidence)
     return Engagement(
@@ -164,15 +164,13 @@ SIGNATURES: dict[str, Signature] = {
     "local-argmax": _gathers_pairs,
     "commutative-reduce": _latent_reduces_gone,
 }
-"""What each optimization does to the collectives of a step, told from two captures without sites. Entries by catalogue id."""
+"""What an optimization does to the collectives of a step, told from two captures without sites, by catalogue id. One that is not here has
+evidence that needs no sites, such as who carries the calls."""
 
 
 def engagement_by_change(pairing: Pairing, changed: Sequence[Change], name: str) -> Engagement:
-    """The verdict on the second side of a pair, by what changed; counts are per step and rank."""
-    signature = SIGNATURES.get(name)
-    evidence = (
-        signature(pairing, changed) if signature is not None else Evidence(engaged_calls=0, opportunities=0)
-    )
+    """The verdict on the second side of a pair, by what changed; counts are per step and rank. `name` is of `SIGNATURES`."""
+    evidence = SIGNATURES[name](pairing, changed)
     verdict, _ = _verdict(evidence)
     reason = "what changed between the two does not have its form"
     if evidence.opportunities:

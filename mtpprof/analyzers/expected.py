@@ -93,11 +93,11 @@ def compare(observed: Mapping[tuple[int, int], Counter[Key]], expected: Counter[
 def observed_entries(calls: Calls) -> tuple[LedgerEntry, ...]:
     """All calls that are in steps, as ledger entries with their number: what engagement is proved from."""
     inside = calls.take(calls.step >= 0)
-    names = (*KEY_COLUMNS, "fused", "group_size")
+    names = (*KEY_COLUMNS, "fused", "implementation", "group_size")
     table = np.stack([getattr(inside, name) for name in names], axis=1)
     rows, counts = np.unique(table, axis=0, return_counts=True)
     entries = []
-    for (kind, phase, site, shape, dtype, fused, size), count in zip(
+    for (kind, phase, site, shape, dtype, fused, carrier, size), count in zip(
         rows.tolist(), counts.tolist(), strict=True
     ):
         text = inside.texts
@@ -111,6 +111,7 @@ def observed_entries(calls: Calls) -> tuple[LedgerEntry, ...]:
                 group_size=size,
                 count=count,
                 fused=text[fused],
+                implementation=text[carrier],
             )
         )
     return tuple(entries)

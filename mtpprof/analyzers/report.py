@@ -28,7 +28,7 @@ from mtpprof.analyzers.table import MISSING
 from mtpprof.analyzers.totals import Group, Totals, groups_of, totals_of
 from mtpprof.errors import InputError
 from mtpprof.models.ledger import Workload
-from mtpprof.models.optimizations import CATALOGUE, expected_collectives
+from mtpprof.models.optimizations import CATALOGUE, OPT_IN, expected_collectives
 from mtpprof.models.spec import ModelSpec
 from mtpprof.rundir import ArmRecord, CaseRecord, OutputsRecord, Record, RunDirectory, RunRecord
 
@@ -286,7 +286,7 @@ def _engagement(calls: Calls, case: CaseRecord, arm: ArmRecord) -> dict[str, Eng
     entries = observed_entries(calls)
     return {
         name: engagement_of(entries, name, requested=name in arm.enabled)
-        for name in CATALOGUE
+        for name in (*CATALOGUE, *(name for name in OPT_IN if name in case.switched))
         if name not in case.not_applicable
     }
 

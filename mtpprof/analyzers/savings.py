@@ -15,6 +15,7 @@ import numpy as np
 from mtpprof.analyzers.changes import Change, changes
 from mtpprof.analyzers.composition import COUNTED, Composition
 from mtpprof.analyzers.engagement import (
+    SIGNATURES,
     Engaged,
     Engagement,
     engagement_by_change,
@@ -38,7 +39,7 @@ from mtpprof.analyzers.strata import Pairing, Stratum, added, pair
 from mtpprof.analyzers.table import MISSING
 from mtpprof.analyzers.totals import Totals
 from mtpprof.analyzers.waterfall import Waterfall, make_waterfall, per_token
-from mtpprof.models.optimizations import CATALOGUE
+from mtpprof.models.optimizations import CATALOGUE, OPT_IN
 from mtpprof.rundir import Record
 
 SAME_BATCH_SETTINGS = ("model", "TP", "concurrency", "draft tokens", "dtype")
@@ -290,15 +291,19 @@ def _engagement(base: Side, arm: Side, pairings: Sequence[Pairing]) -> dict[str,
     if not pairings:
         reason = "the sides have no steps in common to compare"
         return {name: withheld_engagement(Engaged.UNKNOWN, reason, requested=None) for name in CATALOGUE}
-    found = changes(pairings[0])
-    return {name: engagement_by_change(pairings[0], found, name) for name in CATALOGUE}
+    changed = changes(pairings[0])
+    by_arm = engagement_of_side(arm)
+    return {
+        name: engagement_by_change(pairings[0], changed, name) if name in SIGNATURES else by_arm[name]
+        for name in CATALOGUE
+    }
 
 
 def engagement_of_side(side: Side) -> dict[str, Engagement]:
     """The verdict on every optimization of the catalogue that one arm of a run allows by itself."""
     found = {}
     entries = observed_entries(side.traces.calls) if side.traces is not None else ()
-    for name in CATALOGUE:
+    for name in (*CATALOGUE, *(name for name in OPT_IN if name in (side.enabled or ()))):
         requested = None if side.enabled is None else name in side.enabled
         if name in side.not_applicable:
             found[name] = _refused(side.not_applicable[name], requested)

@@ -33,17 +33,18 @@ def optimizations(
     """
     from mtpprof.models.hf import resolve_model
     from mtpprof.models.ledger import Workload
-    from mtpprof.models.optimizations import CATALOGUE
+    from mtpprof.models.optimizations import all_optimizations
     from mtpprof.models.presets import PRESETS
 
+    catalogue = all_optimizations()
     verdicts = []
     for name in model or PRESETS:
         spec = resolve_model(name, scale=Scale.FULL)
         drafts = draft_tokens if draft_tokens is not None else (3 if spec.mtp else 0)
         workload = Workload(concurrency=1, draft_tokens=drafts, tp=tp, dtype="bf16")
-        verdicts += [(spec.name, entry.id, entry.eligible(spec, workload)) for entry in CATALOGUE.values()]
+        verdicts += [(spec.name, entry.id, entry.eligible(spec, workload)) for entry in catalogue.values()]
     if style is Format.JSON:
-        catalogue = [
+        entries = [
             {
                 "id": entry.id,
                 "title": entry.title,
@@ -53,19 +54,19 @@ def optimizations(
                 "proof": entry.proof,
                 "switches": dict(entry.switches),
             }
-            for entry in CATALOGUE.values()
+            for entry in catalogue.values()
         ]
         eligibility = [
             {"model": name, "optimization": entry, "eligible": verdict.ok, "reason": verdict.reason}
             for name, entry, verdict in verdicts
         ]
-        write_json({"optimizations": catalogue, "eligibility": eligibility})
+        write_json({"optimizations": entries, "eligibility": eligibility})
         return
     tables = [
         Table(
             title="Optimizations",
             columns=("optimization", "what it does", "what changes", "source"),
-            rows=[(entry.id, entry.summary, entry.changes, entry.source) for entry in CATALOGUE.values()],
+            rows=[(entry.id, entry.summary, entry.changes, entry.source) for entry in catalogue.values()],
         ),
         Table(
             title=f"Who can use them (TP {tp})",

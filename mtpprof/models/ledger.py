@@ -110,6 +110,8 @@ class LedgerEntry:
     count: int = 1
     fused: str = ""
     """What runs in the same kernel after it, e.g. `residual_rmsnorm`; empty: nothing."""
+    implementation: str = ""
+    """What carried it out, where it was observed; empty: not known, and in every ledger."""
 
     @property
     def payload_bytes(self) -> int:

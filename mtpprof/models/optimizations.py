@@ -9,11 +9,12 @@ Engagement is read off observed collectives, never off the flag: a switch that w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 
 from mtpprof.errors import UsageError
+from mtpprof.models.backends import BACKENDS
 from mtpprof.models.ledger import (
     DRAFT_LM_HEAD,
     MOE_FINAL,
@@ -27,12 +28,37 @@ from mtpprof.models.ledger import (
     moe_paths,
     prefill_ledger,
 )
+from mtpprof.models.optimization import (
+    FUSED_RESIDUAL_RMSNORM,
+    Eligibility,
+    Evidence,
+    Ledger,
+    Optimization,
+    needs_ranks,
+    unless,
+)
 from mtpprof.models.spec import ModelSpec
 from mtpprof.models.traffic import Kind
 
-Ledger = tuple[LedgerEntry, ...]
+__all__ = [
+    "CATALOGUE",
+    "EXACT_IN_PAIR",
+    "FUSED_RESIDUAL_RMSNORM",
+    "OPT_IN",
+    "PAIR_DTYPE",
+    "PAIR_WIDTH",
+    "Eligibility",
+    "Evidence",
+    "Ledger",
+    "Optimization",
+    "all_optimizations",
+    "apply_optimizations",
+    "eligible_optimizations",
+    "expected_collectives",
+    "expected_prefill_collectives",
+    "find_optimization",
+]
 
-FUSED_RESIDUAL_RMSNORM = "residual_rmsnorm"
 PAIR_WIDTH = 2
 """A draft row's best token on one rank: its value and its index."""
 PAIR_DTYPE = "fp32"
@@ -40,71 +66,9 @@ EXACT_IN_PAIR = 2**24
 """Token ids up to this number are exact in fp32."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eligibility:
-    """Whether a model under a workload may use an optimization."""
-
-    ok: bool
-    reason: str = ""
-    """Why not; where `ok`, a limitation worth knowing, or nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What observed collectives prove."""
-
-    engaged_calls: int
-    """Calls that have the form the optimization gives them."""
-    opportunities: int
-    """Calls that could have that form; 0: the trace can say nothing about it."""
-
-    @property
-    def engaged(self) -> bool:
-        """Every call that could have the optimized form has it."""
-        return self.opportunities > 0 and self.engaged_calls == self.opportunities
-
-    @property
-    def partial(self) -> bool:
-        """Some calls have the optimized form and some do not, e.g. above a fused kernel's size limit."""
-        return 0 < self.engaged_calls < self.opportunities
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Optimization:
-    """One entry of the catalogue."""
-
-    id: str
-    title: str
-    source: str
-    summary: str
-    changes: str
-    """What it does to calls, bytes and kernels."""
-    proof: str
-    """How the trace shows that it engaged."""
-    switches: Mapping[str, str]
-    """How each engine switches it, by engine name."""
-    eligible: Callable[[ModelSpec, Workload], Eligibility]
-    rewrite: Callable[[Ledger, ModelSpec, Workload], Ledger]
-    """What a ledger becomes with the optimization on."""
-    evidence: Callable[[Ledger], Evidence]
-    """What observed entries prove; asks nothing but the entries."""
-
-
-def _unless(*refusals: tuple[bool, str], note: str = "") -> Eligibility:
-    """Ineligible for the first reason whose condition holds."""
-    for refused, reason in refusals:
-        if refused:
-            return Eligibility(ok=False, reason=reason)
-    return Eligibility(ok=True, reason=note)
-
-
 def _needs_drafts(spec: ModelSpec, workload: Workload) -> Iterator[tuple[bool, str]]:
     yield spec.mtp is None, f"{spec.title} has no multi-token-prediction module"
     yield workload.draft_tokens == 0, "no draft tokens are asked for"
-
-
-def _needs_ranks(workload: Workload) -> tuple[bool, str]:
-    return workload.tp == 1, "TP 1 has no collectives to optimize"
 
 
 def _needs_no_sequence_parallel(spec: ModelSpec) -> tuple[bool, str]:
@@ -115,14 +79,14 @@ def _needs_no_sequence_parallel(spec: ModelSpec) -> tuple[bool, str]:
 
 
 def _fusion_eligible(spec: ModelSpec, workload: Workload) -> Eligibility:
-    return _unless(
+    return unless(
         *_needs_drafts(spec, workload),
         (
             spec.family != "deepseek",
             f"the draft module of {spec.title} does not end in an all-reduce that its final norm follows directly",
         ),
         _needs_no_sequence_parallel(spec),
-        _needs_ranks(workload),
+        needs_ranks(workload),
     )
 
 
@@ -154,7 +118,7 @@ def _fusion_evidence(entries: Ledger) -> Evidence:
 
 
 def _argmax_eligible(spec: ModelSpec, workload: Workload) -> Eligibility:
-    return _unless(
+    return unless(
         *_needs_drafts(spec, workload),
         (
             spec.logit_scale <= 0,
@@ -164,7 +128,7 @@ def _argmax_eligible(spec: ModelSpec, workload: Workload) -> Eligibility:
             spec.vocab_size > EXACT_IN_PAIR,
             f"token ids of a vocabulary of {spec.vocab_size} are not exact in fp32",
         ),
-        _needs_ranks(workload),
+        needs_ranks(workload),
     )
 
 
@@ -202,7 +166,7 @@ def _commutative_eligible(spec: ModelSpec, workload: Workload) -> Eligibility:
         notes.append(f"only {commuting} of {len(layers)} layers: the others' output projection is quantized")
     if not moe.shared_intermediate_size:
         notes.append("without a shared expert it moves more bytes than it saves")
-    return _unless(
+    return unless(
         (moe.latent_norm, "an RMSNorm inside the transform does not commute with the sum over ranks"),
         (moe.latent_bias, "the output projection has a bias, which every rank would add"),
         (
@@ -212,7 +176,7 @@ def _commutative_eligible(spec: ModelSpec, workload: Workload) -> Eligibility:
         ),
         (commuting == 0, "the output projection of every layer is quantized"),
         _needs_no_sequence_parallel(spec),
-        _needs_ranks(workload),
+        needs_ranks(workload),
         note="; ".join(notes),
     )
 
@@ -295,7 +259,15 @@ CATALOGUE: dict[str, Optimization] = {
         ),
     )
 }
-"""All optimizations, by id, in the order in which they are shown and applied."""
+"""The optimizations that are compared by default, by id, in the order in which they are shown and applied."""
+
+OPT_IN = BACKENDS
+"""Those that are compared only where they are asked for; else the engine's own default holds."""
+
+
+def all_optimizations() -> dict[str, Optimization]:
+    """Both, by id."""
+    return CATALOGUE | OPT_IN
 
 
 def find_optimization(name: str) -> Optimization:
@@ -304,11 +276,12 @@ def find_optimization(name: str) -> Optimization:
     Raises:
         UsageError: there is none; the sentence lists the known ones.
     """
-    if name in CATALOGUE:
-        return CATALOGUE[name]
-    close = get_close_matches(name, CATALOGUE, n=1)
+    known = all_optimizations()
+    if name in known:
+        return known[name]
+    close = get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise UsageError(f"optimization {name!r} is not known; {hint}Known: {', '.join(CATALOGUE)}.")
+    raise UsageError(f"optimization {name!r} is not known; {hint}Known: {', '.join(known)}.")
 
 
 def eligible_optimizations(spec: ModelSpec, workload: Workload) -> dict[str, Eligibility]:
@@ -328,7 +301,7 @@ def apply_optimizations(
         eligibility = find_optimization(name).eligible(spec, workload)
         if not eligibility.ok:
             raise UsageError(f"{name} cannot be used: {eligibility.reason}; leave it out.")
-    for name, optimization in CATALOGUE.items():
+    for name, optimization in all_optimizations().items():
         if name in enabled:
             entries = optimization.rewrite(entries, spec, workload)
     return entries

@@ -17,7 +17,7 @@ from typing import Literal
 from mtpprof.errors import UsageError
 from mtpprof.models.hf import resolve_model
 from mtpprof.models.ledger import Workload
-from mtpprof.models.optimizations import CATALOGUE, Eligibility
+from mtpprof.models.optimizations import CATALOGUE, Eligibility, all_optimizations
 from mtpprof.models.spec import ModelSpec, Scale
 from mtpprof.rundir import BASELINE
 
@@ -48,6 +48,8 @@ class Case:
     workload: Workload
     prompt_len: int
     arms: tuple[Arm, ...]
+    switched: tuple[str, ...]
+    """Optimizations that the engine sets, on or off; what is neither here nor refused keeps the engine's own default."""
     not_applicable: dict[str, str]
     order: tuple[tuple[str, ...], ...]
     """Arm names as visited, one tuple a round."""
@@ -92,8 +94,10 @@ def make_cases(options: PlanOptions) -> tuple[Case, ...]:
     """
     _check_numbers(options)
     for name in options.settings:
-        if name not in CATALOGUE:
-            raise UsageError(f"--opt {name}: no such optimization; choose from {', '.join(CATALOGUE)}.")
+        if name not in all_optimizations():
+            raise UsageError(
+                f"--opt {name}: no such optimization; choose from {', '.join(all_optimizations())}."
+            )
     scale = options.scale or (Scale.SLICE if options.on_cuda else Scale.TINY)
     concurrencies = options.concurrency or ((1, 64) if options.on_cuda else (1, 8))
     cases = []
@@ -138,7 +142,8 @@ def _make_case(spec: ModelSpec, workload: Workload, options: PlanOptions) -> Cas
         name: Eligibility(ok=False, reason=options.refused[name])
         if name in options.refused
         else entry.eligible(spec, workload)
-        for name, entry in CATALOGUE.items()
+        for name, entry in all_optimizations().items()
+        if name in CATALOGUE or name in options.settings
     }
     usable = [name for name, verdict in eligibility.items() if verdict.ok]
     default: Setting = "off" if options.settings else "both"
@@ -153,6 +158,7 @@ def _make_case(spec: ModelSpec, workload: Workload, options: PlanOptions) -> Cas
         workload=workload,
         prompt_len=options.prompt_len,
         arms=arms,
+        switched=tuple(usable),
         not_applicable={name: verdict.reason for name, verdict in eligibility.items() if not verdict.ok},
         order=visit_order([arm.name for arm in arms], options.rounds, options.seed),
     )

@@ -137,8 +137,8 @@ def test_every_arm_has_an_engine_of_its_own_with_compilation(run: Callable[..., 
     ended = run("--opt", "local-argmax=both", "--vllm-arg", "enforce_eager=false")
     assert ended.code == ExitCode.OK, ended.err
     log = ended.directory.launcher_log.read_text()
-    assert "{'mtpprof': {'enabled': ['local-argmax']}}" in log
-    assert "{'mtpprof': {'enabled': []}}" in log
+    assert "'enabled': ['local-argmax']" in log
+    assert "'enabled': []" in log
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import os
 import sys
 
 from mtpprof.errors import MissingEnvironmentError, UsageError
-from mtpprof.models.optimizations import CATALOGUE
+from mtpprof.models.optimizations import all_optimizations
 from mtpprof.profilers import machine, preflight, sizes
 from mtpprof.profilers.engines.base import Command, Nodes
 from mtpprof.rundir import RunDirectory, RunRecord
@@ -21,7 +21,7 @@ class ReferenceEngine:
         """See `Engine`: what only other engines have a switch for."""
         return {
             name: f"only the {' and the '.join(entry.switches)} engine has it"
-            for name, entry in CATALOGUE.items()
+            for name, entry in all_optimizations().items()
             if self.name not in entry.switches
         }
 

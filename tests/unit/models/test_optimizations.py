@@ -229,7 +229,7 @@ def test_an_entry_is_all_that_a_new_optimization_takes(monkeypatch: pytest.Monke
         return sum(entry.count for entry in entries if entry.site.endswith("embed"))
 
     replicated = Optimization(
-        id="replicated-embedding",
+        id="free-embedding",
         title="Embedding on every rank",
         source="VLLM_REPLICATE_EMBED",
         summary="",
@@ -250,7 +250,7 @@ def test_an_entry_is_all_that_a_new_optimization_takes(monkeypatch: pytest.Monke
     )
     assert removed == {Kind.ALL_REDUCE: 4}
     assert find_optimization(replicated.id).evidence(on).opportunities == 0
-    with pytest.raises(UsageError, match="replicated-embedding cannot be used: TP 1"):
+    with pytest.raises(UsageError, match="free-embedding cannot be used: TP 1"):
         expected_collectives(DEEPSEEK, replace(LOAD, tp=1), frozenset({replicated.id}))
 
 

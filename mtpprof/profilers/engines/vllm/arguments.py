@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mtpprof.errors import UsageError
-from mtpprof.profilers.engines.vllm.handshake import additional_config
+from mtpprof.profilers.engines.vllm.handshake import Setting
 from mtpprof.profilers.engines.vllm.switches import SWITCHES
 from mtpprof.rundir import CaseRecord, RunRecord
 
@@ -46,6 +46,7 @@ def engine_arguments(
     case = cases[0]
     if case.dtype not in VLLM_DTYPES:
         raise UsageError(f"--dtype {case.dtype}: vLLM has {', '.join(VLLM_DTYPES)} only.")
+    setting = Setting(switched=case.switched, enabled=sorted(enabled))
     sequences = max(each.concurrency for each in cases)
     length = case.prompt_len + tokens_per_window(run, case) + case.draft_tokens + 1
     rows = sequences * max(case.prompt_len, case.draft_tokens + 1)
@@ -61,7 +62,7 @@ def engine_arguments(
         "enable_prefix_caching": False,
         "disable_log_stats": False,
         "worker_extension_cls": EXTENSION,
-        "additional_config": additional_config(enabled),
+        "additional_config": setting.additional_config(),
         "profiler_config": {
             "profiler": "torch",
             "torch_profiler_dir": traces,
@@ -77,9 +78,8 @@ def engine_arguments(
         arguments["speculative_config"] = {"method": "mtp", "num_speculative_tokens": case.draft_tokens}
     if run.device == "cpu":
         arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES}
-    for name, switch in SWITCHES.items():
-        if run.device in switch.platforms and (case.draft_tokens or name != "local-argmax"):
-            arguments = merged(arguments, switch.arguments(name in enabled))
+    for name in case.switched:
+        arguments = merged(arguments, SWITCHES[name].arguments(name in enabled))
     return merged(arguments, parse_arguments(run.engine_arguments))
 
 

@@ -76,6 +76,7 @@ class VllmHost:
         self._guard = guard
         self._key: EngineKey | None = None
         self._llm: Any = None
+        self._inherited = dict(os.environ)
         self._scratch = scratch_folder(directory)
 
     def open(self, run: RunRecord, case: CaseRecord) -> ArmSwitcher:
@@ -119,8 +120,7 @@ class VllmHost:
             draft_blocks=spec.mtp.blocks if spec.mtp else "",
             device=run.device,
         ).write(os.environ)
-        for name, switch in SWITCHES.items():
-            os.environ.update(switch.environment(name in enabled))
+        self._set_environment(case, enabled)
         alike = [
             each for each in run.cases if engine_key(run, each, enabled) == engine_key(run, case, enabled)
         ]
@@ -131,6 +131,16 @@ class VllmHost:
             self._llm = self._construct(options)
             self._guard.watch(self._workers())
         self._directory.append_event("workers_ready", ranks=case.tp, transport="vllm")
+
+    def _set_environment(self, case: CaseRecord, enabled: frozenset[str]) -> None:
+        """Variables of the switches, for the processes of the next engine; what another engine had set is taken back."""
+        for switch in SWITCHES.values():
+            for variable in switch.environment(True):
+                os.environ.pop(variable, None)
+                if variable in self._inherited:
+                    os.environ[variable] = self._inherited[variable]
+        for name in case.switched:
+            os.environ.update(SWITCHES[name].environment(name in enabled))
 
     def _construct(self, options: dict[str, Any]) -> Any:
         from vllm import LLM

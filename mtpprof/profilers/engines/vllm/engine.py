@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from mtpprof.errors import MissingEnvironmentError, UsageError
-from mtpprof.models.optimizations import CATALOGUE
+from mtpprof.models.optimizations import all_optimizations
 from mtpprof.profilers import machine, preflight, sizes
 from mtpprof.profilers.engines.base import Command, Nodes
 from mtpprof.profilers.engines.vllm import arguments, checkpoint, patches
@@ -32,7 +32,7 @@ class VllmEngine:
         """See `Engine`: no switch, a switch for other platforms, or a patch point that the installed version lacks."""
         lacking = patches.missing(patches.probe_installed(device))
         reasons = {}
-        for name in CATALOGUE:
+        for name in all_optimizations():
             switch = SWITCHES.get(name)
             if switch is None:
                 reasons[name] = "the vLLM engine has no switch for it"

@@ -48,13 +48,23 @@ def read_handshake(environment: Mapping[str, str]) -> Handshake | None:
         return None
 
 
-def additional_config(enabled: frozenset[str]) -> dict[str, Any]:
-    """What an engine gets to know of its switches: the compile cache of one setting is then never another's."""
-    return {CONFIG_KEY: {"enabled": sorted(enabled)}}
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine gets to know of its switches."""
+
+    switched: list[str] = []
+    """Optimizations that are set, on or off."""
+    enabled: list[str] = []
+    """Those of them that are on when the engine starts."""
+
+    def additional_config(self) -> dict[str, Any]:
+        """The setting as vLLM takes it: the compile cache of one setting is then never another's."""
+        return {CONFIG_KEY: {"switched": sorted(self.switched), "enabled": sorted(self.enabled)}}
 
 
-def enabled_at_start(config: Any) -> frozenset[str]:
-    """Optimizations that an engine starts with, from its `additional_config`."""
+def setting_of(config: Any) -> Setting:
+    """The setting of an engine from its `additional_config`; nothing is switched in one that is not ours."""
     section = config.get(CONFIG_KEY) if isinstance(config, Mapping) else None
-    names = section.get("enabled") if isinstance(section, Mapping) else None
-    return frozenset(map(str, names)) if isinstance(names, list) else frozenset()
+    try:
+        return msgspec.convert(section, Setting)
+    except msgspec.ValidationError:
+        return Setting()

@@ -154,11 +154,29 @@ def local_argmax_argument(on: bool) -> Mapping[str, Any]:
     return {"speculative_config": {"use_local_argmax_reduction": on}}
 
 
+def _variable(name: str) -> Callable[[bool], Mapping[str, str]]:
+    return lambda on: {name: "1" if on else "0"}
+
+
 SWITCHES: dict[str, Switch] = {
     FUSION: Switch(live=set_fusion),
     LOCAL_ARGMAX: Switch(live=set_local_argmax, arguments=local_argmax_argument),
     COMMUTATIVE_REDUCE: Switch(live=set_commutative_reduce),
     MAIN_FUSION: Switch(live=set_main_fusion, platforms=("cuda",)),
+    "compiled-norm-fusion": Switch(
+        arguments=lambda on: {"compilation_config": {"pass_config": {"fuse_allreduce_rms": on}}},
+        platforms=("cuda",),
+    ),
+    "replicated-embedding": Switch(environment=_variable("VLLM_REPLICATE_EMBED"), platforms=("cuda",)),
+    "custom-allreduce": Switch(
+        arguments=lambda on: {"disable_custom_all_reduce": not on}, platforms=("cuda",)
+    ),
+    "flashinfer-allreduce": Switch(
+        environment=_variable("VLLM_ALLREDUCE_USE_FLASHINFER"), platforms=("cuda",)
+    ),
+    "symmetric-memory-allreduce": Switch(
+        environment=_variable("VLLM_ALLREDUCE_USE_SYMM_MEM"), platforms=("cuda",)
+    ),
 }
 """Switches by optimization id."""
 
@@ -167,11 +185,13 @@ SWITCHES: dict[str, Switch] = {
 class Applied:
     """Setting of the live switches in a worker."""
 
+    switched: frozenset[str] = field(default_factory=frozenset)
+    """Optimizations that are set at all; vLLM's own default holds for the others."""
     enabled: frozenset[str] = field(default_factory=frozenset)
 
     def set(self, worker: Any, enabled: frozenset[str]) -> None:
-        """Turn every live switch on or off."""
+        """Turn every live switch that is set at all on or off."""
         for name, switch in SWITCHES.items():
-            if switch.live is not None:
+            if switch.live is not None and name in self.switched:
                 switch.live(worker, name in enabled)
         self.enabled = enabled

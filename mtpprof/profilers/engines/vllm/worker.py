@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mtpprof.profilers.annotate import annotate
-from mtpprof.profilers.engines.vllm.handshake import enabled_at_start, read_handshake
+from mtpprof.profilers.engines.vllm.handshake import read_handshake, setting_of
 from mtpprof.profilers.engines.vllm.sites import SiteMap
 from mtpprof.profilers.engines.vllm.switches import Applied, drafter_of, runner_of, unwrapped
 from mtpprof.profilers.engines.vllm.tracker import Tracker
@@ -36,7 +36,9 @@ def set_up(worker: Any) -> None:
     if drafter is not None and getattr(drafter, "model", None) is not None:
         _hook(drafter, "propose", before=lambda _: TRACKER.drafts_begin(), after=TRACKER.drafts_end)
         _hook(unwrapped(drafter.model), "forward", before=lambda _: TRACKER.draft_pass())
-    APPLIED.set(worker, enabled_at_start(worker.vllm_config.additional_config))
+    setting = setting_of(worker.vllm_config.additional_config)
+    APPLIED.switched = frozenset(setting.switched)
+    APPLIED.set(worker, frozenset(setting.enabled))
 
 
 def _hook(

@@ -62,7 +62,19 @@ def test_speculation_only_with_draft_tokens() -> None:
 
 def test_switches_are_part_of_the_configuration() -> None:
     on = arguments(make_run(), enabled=frozenset({"commutative-reduce"}))
-    assert on["additional_config"] == {"mtpprof": {"enabled": ["commutative-reduce"]}}
+    setting = {"switched": ["allreduce-norm-fusion", "local-argmax"], "enabled": ["commutative-reduce"]}
+    assert on["additional_config"] == {"mtpprof": setting}
+
+
+def test_what_a_run_does_not_switch_keeps_vllms_default() -> None:
+    run = make_run()
+    assert "disable_custom_all_reduce" not in arguments(run)
+    case = msgspec.structs.replace(run.cases[0], switched=["custom-allreduce", "compiled-norm-fusion"])
+    off = engine_arguments(run, [case], model="m", traces="t", enabled=frozenset())
+    on = engine_arguments(run, [case], model="m", traces="t", enabled=frozenset(case.switched))
+    assert (off["disable_custom_all_reduce"], on["disable_custom_all_reduce"]) == (True, False)
+    assert on["compilation_config"] == {"pass_config": {"fuse_allreduce_rms": True}}
+    assert "use_local_argmax_reduction" not in on["speculative_config"]
 
 
 def test_a_dtype_that_vllm_lacks_is_refused() -> None:
@@ -149,6 +161,14 @@ def test_with_compilation_every_arm_has_an_engine_of_its_own() -> None:
     cuda = msgspec.structs.replace(make_run(), device="cuda")
     assert not is_live(cuda)
     assert is_live(msgspec.structs.replace(cuda, engine_arguments=["enforce_eager=true"]))
+
+
+def test_a_switch_that_cannot_be_turned_live_takes_an_engine_of_its_own() -> None:
+    run = make_run()
+    assert is_live(run)
+    assert engine_key(run, run.cases[0], frozenset()) != engine_key(
+        run, run.cases[0], frozenset({"flashinfer-allreduce"})
+    )
 
 
 def test_engines_differ_where_models_or_draft_lengths_do() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.models.optimizations import CATALOGUE
 from mtpprof.profilers.engines.vllm import patches
 from mtpprof.profilers.engines.vllm.patches import (
     ANNOTATIONS,
@@ -113,5 +112,5 @@ def test_what_lacks_a_point_is_unsupported_with_the_reason() -> None:
 
 
 def test_every_point_is_needed_by_something_that_exists() -> None:
-    known = {*CATALOGUE, *SWITCHES, ANNOTATIONS, CPU_NEMOTRON}
+    known = {*SWITCHES, ANNOTATIONS, CPU_NEMOTRON}
     assert {item.needed_by for item in PATCH_POINTS} <= known

@@ -11,9 +11,9 @@ import pytest
 from mtpprof.profilers.engines.vllm import patching, plugin
 from mtpprof.profilers.engines.vllm.handshake import (
     Handshake,
-    additional_config,
-    enabled_at_start,
+    Setting,
     read_handshake,
+    setting_of,
 )
 
 HANDSHAKE = Handshake(run_id="r", family="deepseek", blocks="AD", draft_blocks="AE", device="cpu")
@@ -58,11 +58,11 @@ def test_a_word_that_is_not_the_drivers_is_ignored(text: str, monkeypatch: pytes
 
 
 def test_switches_travel_in_the_configuration_that_caches_are_keyed_by() -> None:
-    arm = frozenset({"local-argmax", "commutative-reduce"})
-    assert enabled_at_start(additional_config(arm)) == arm
-    assert additional_config(arm) != additional_config(frozenset())
+    arm = Setting(switched=["commutative-reduce", "local-argmax"], enabled=["local-argmax"])
+    assert setting_of(arm.additional_config()) == arm
+    assert arm.additional_config() != Setting(switched=arm.switched).additional_config()
 
 
 @pytest.mark.parametrize("config", [None, {}, {"mtpprof": 1}, {"mtpprof": {"enabled": "x"}}, []])
-def test_a_configuration_of_somebody_else_enables_nothing(config: object) -> None:
-    assert enabled_at_start(config) == frozenset()
+def test_a_configuration_of_somebody_else_switches_nothing(config: object) -> None:
+    assert setting_of(config) == Setting()

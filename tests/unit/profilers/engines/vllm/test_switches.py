@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mtpprof.errors import RunError
+from mtpprof.models.optimizations import all_optimizations
 from mtpprof.profilers.engines.vllm.switches import (
     COMMUTATIVE_REDUCE,
     FUSED,
@@ -192,7 +193,7 @@ def test_fusion_sets_the_flag_that_cudas_helper_asks() -> None:
 def test_an_arm_turns_every_live_switch_on_or_off(helper: list[int]) -> None:
     projection, draft = Projection(True), DraftModel()
     mine = worker(nn.Sequential(projection), draft)
-    applied = Applied()
+    applied = Applied(switched=frozenset({LOCAL_ARGMAX, COMMUTATIVE_REDUCE, FUSION}))
 
     def state() -> dict[str, bool]:
         return {
@@ -205,6 +206,17 @@ def test_an_arm_turns_every_live_switch_on_or_off(helper: list[int]) -> None:
         applied.set(mine, frozenset(enabled))
         assert {name for name, on in state().items() if on} == enabled
         assert applied.enabled == enabled
+
+
+def test_what_is_not_switched_is_left_alone() -> None:
+    projection = Projection(True)
+    mine = worker(nn.Sequential(projection))
+    Applied(switched=frozenset({LOCAL_ARGMAX})).set(mine, frozenset())
+    assert projection.reduce_commutative
+
+
+def test_switches_are_those_that_the_catalogue_says_vllm_has() -> None:
+    assert set(SWITCHES) == {name for name, entry in all_optimizations().items() if "vllm" in entry.switches}
 
 
 def test_every_switch_can_be_set_somehow() -> None:
