@@ -17,6 +17,7 @@ from mtpprof.analyzers.effects import Effect
 from mtpprof.analyzers.report import REPORT_SCHEMA_VERSION, Report
 from mtpprof.analyzers.savings import Difference, compare_sides
 from mtpprof.analyzers.sides import Side, find_arm, find_case, run_side, traces_of
+from mtpprof.analyzers.table import TraceSet
 from mtpprof.analyzers.verdicts import Problem
 from mtpprof.cli.output import printable
 from mtpprof.errors import ExitCode, InputError, RunError
@@ -115,7 +116,7 @@ def open_anything(paths: Sequence[Path]) -> OpenedTraces:
     """
     problems: list[Problem] = []
     sides: list[Side] = []
-    for traces in examine_traces(paths):
+    for traces in sorted(examine_traces(paths), key=lambda traces: _place(traces, paths)):
         problems += traces.all_problems()
         if not traces.tables:
             continue
@@ -137,6 +138,13 @@ def open_anything(paths: Sequence[Path]) -> OpenedTraces:
             )
         )
     return OpenedTraces(sides=tuple(sides), problems=tuple(problems))
+
+
+def _place(traces: TraceSet, paths: Sequence[Path]) -> int:
+    """Where the user named a capture: the first that is named is side A."""
+    files = [Path(table.meta.path) for table in traces.tables]
+    named = (i for i, path in enumerate(paths) if any(file.is_relative_to(path) for file in files))
+    return next(named, len(paths))
 
 
 def answer_of_traces(opened: OpenedTraces) -> Answer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -31,6 +33,7 @@ GLYPHS = {
 LEGEND = "█ transfer  ░ wait  ▓ fused  ▒ not split  · no collective"
 SPARSE = "╎"
 """Column of which collectives cover less than a tenth."""
+SPARSE_SHARE = 0.1
 MIN_SPAN_NS = 200
 ZOOM = 2.0
 
@@ -190,12 +193,18 @@ class TimelineView(ScrollView, can_focus=True):
         plain = self.get_component_rich_style(f"timeline--{letter}")
         waiting = self.get_component_rich_style(f"timeline--wait-{letter}")
         cursor = self.get_component_rich_style("timeline--cursor")
+        cells = []
         for column, name in enumerate(names.tolist()):
-            glyph = GLYPHS[name]
-            if name in lanes.MARKS and share[column] < 0.1:
-                glyph = SPARSE
+            sparse = name in lanes.MARKS and share[column] < SPARSE_SHARE
             style = waiting if name == lanes.WAIT else plain
-            segments.append(Segment(glyph, cursor if mine and column == self._cursor else style))
+            cells.append(
+                (SPARSE if sparse else GLYPHS[name], cursor if mine and column == self._cursor else style)
+            )
+        # Neighbours of one style are one segment: a terminal is sent a tenth of the bytes.
+        segments += [
+            Segment("".join(glyph for glyph, _ in run), style)
+            for style, run in groupby(cells, key=itemgetter(1))
+        ]
         return Strip(segments)
 
     def _changed(self) -> None:

@@ -66,7 +66,11 @@ def test_traces_of_anybody_are_sides(directory: RunDirectory) -> None:
     case = directory.run().cases[0].id
     paths = [directory.arm(case, "baseline"), directory.arm(case, "commutative-reduce")]
     opened = subject.open_anything(paths)
-    assert [len(side.label) > 0 for side in opened.sides] == [True, True]
+    assert [side.label for side in opened.sides] == ["baseline", "commutative-reduce"]
+    assert [side.label for side in subject.open_anything(paths[::-1]).sides] == [
+        "commutative-reduce",
+        "baseline",
+    ]
     answer = subject.answer_of_traces(opened)
     (difference,) = answer.differences[subject.TRACES]
     assert difference.engagement["commutative-reduce"].verdict == "ENGAGED"
