@@ -21,10 +21,18 @@ from mtpprof.analyzers.nvtxbytes import tell_bytes
 from mtpprof.analyzers.phases import tell_phases
 from mtpprof.analyzers.ranks import Clock, GroupView, match_ranks
 from mtpprof.analyzers.rules import Rule
+from mtpprof.analyzers.silence import beside_steps, beside_time, in_error, nothing_counted
 from mtpprof.analyzers.steps import Steps, find_marks, join_steps, place_calls, step_columns
 from mtpprof.analyzers.table import MISSING, EventTable, TraceSet
 from mtpprof.analyzers.verdicts import Answer, Problem, Verdict, withheld
-from mtpprof.analyzers.waits import Straggler, WaitShare, mark_transients, stragglers, wait_share
+from mtpprof.analyzers.waits import (
+    Straggler,
+    WaitShare,
+    WaitVerdict,
+    mark_transients,
+    stragglers,
+    wait_share,
+)
 from mtpprof.errors import UsageError
 from mtpprof.models.spec import ModelSpec
 
@@ -87,6 +95,13 @@ class Attribution:
     notes: tuple[str, ...]
     nvtx: tuple[NvtxBeside, ...] = ()
     """The NVTX captures beside the traces, of those that have one."""
+    no_answer: str = ""
+    """Why the traces, or the part of them that was asked for, say nothing at all; empty: they say something."""
+
+    @property
+    def counts_are_exact(self) -> bool:
+        """Whether every collective of the window was seen; otherwise their number is a lower bound."""
+        return not withheld(self.problems, Answer.COUNTS)
 
 
 def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
@@ -112,12 +127,15 @@ def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
         parts.calls, metas, traces.world_size, forbidden=" ".join(item.sentence for item in forbidding)
     )
     calls, transients = mark_transients(matching.calls)
+    no_answer = _no_answer(traces, parts, options.window)
     calls = _chosen(calls, parts.steps, options, _origin(traces))
     residual = max((view.residual_ns for view in matching.groups if view.waits_known), default=0)
     reasons = [
         *matching.reasons,
         *(f"{view.group}: {view.reason}." for view in matching.groups if view.reason),
     ]
+    waits = wait_share(calls, residual, " ".join(reasons))
+    told = waits.verdict is not WaitVerdict.INCONCLUSIVE
     kinds = {calls.texts[code]: calls.take(calls.kind == code) for code in np.unique(calls.kind).tolist()}
     return Attribution(
         label=traces.label,
@@ -129,15 +147,20 @@ def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
         steps=parts.steps,
         clocks=matching.clocks,
         groups=matching.groups,
-        waits=wait_share(calls, residual, " ".join(reasons)),
+        waits=waits,
         waits_by_kind={kind: wait_share(part, residual, " ".join(reasons)) for kind, part in kinds.items()},
-        stragglers=stragglers(calls),
+        stragglers=stragglers(calls) if told else (),
         suspects=_summed(parts.suspects),
         problems=problems,
-        withheld=tuple(_withheld(calls, parts.steps, reasons, problems)),
+        withheld=(
+            *_withheld(calls, parts.steps, reasons, problems),
+            *_withheld_stragglers(waits),
+            *_withheld_counts(no_answer, problems),
+        ),
         transients=transients,
         notes=parts.notes,
         nvtx=tuple(table.nvtx for table in traces.tables if table.nvtx is not None),
+        no_answer=no_answer,
     )
 
 
@@ -149,6 +172,8 @@ class _Parts:
     steps: Steps
     suspects: tuple[Suspect, ...]
     notes: tuple[str, ...]
+    uncounted: tuple[str, ...]
+    """What was seen of collectives and is in no call, with the reason."""
 
     @staticmethod
     def of(traces: TraceSet, options: Options) -> _Parts:
@@ -156,6 +181,7 @@ class _Parts:
         call_parts, step_parts = [], []
         suspects: list[Suspect] = []
         notes: list[str] = []
+        uncounted: list[str] = []
         for index, table in enumerate(traces.tables):
             found = find_calls(table, classifier, vocabulary)
             columns = found.columns
@@ -179,12 +205,13 @@ class _Parts:
             call_parts.append(columns)
             step_parts.append(steps)
             suspects += found.suspects
-            notes += [f"{_name(table)}: {note}" for note in found.notes]
+            uncounted += [f"{_name(table)}: {note}" for note in found.notes]
         return _Parts(
             calls=join(call_parts, vocabulary),
             steps=join_steps(step_parts, vocabulary),
             suspects=tuple(suspects),
-            notes=tuple(notes),
+            notes=(*notes, *uncounted),
+            uncounted=tuple(uncounted),
         )
 
 
@@ -196,6 +223,15 @@ def _origin(traces: TraceSet) -> int:
     """Start of the first event of the set, on the clock of the calls."""
     starts = [int(table.ts_ns[0]) + (table.meta.base_time_ns or 0) for table in traces.tables if len(table)]
     return min(starts, default=0)
+
+
+def _no_answer(traces: TraceSet, parts: _Parts, window: Window) -> str:
+    return (
+        in_error(traces)
+        or nothing_counted(len(parts.calls), parts.uncounted, traces.all_problems())
+        or beside_time(traces, _origin(traces), window.start_ns, window.end_ns)
+        or beside_steps(traces.label, parts.steps, window.first_step, window.last_step)
+    )
 
 
 def _chosen(calls: Calls, steps: Steps, options: Options, origin_ns: int) -> Calls:
@@ -231,6 +267,17 @@ def _summed(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
             else replace(known, count=known.count + item.count, dur_ns=known.dur_ns + item.dur_ns)
         )
     return tuple(sorted(by_name.values(), key=lambda item: (-item.dur_ns, item.name)))
+
+
+def _withheld_stragglers(waits: WaitShare) -> Iterable[Withheld]:
+    """Who came last is an answer about waiting: where waiting is inconclusive, so is it."""
+    if waits.verdict is WaitVerdict.INCONCLUSIVE and waits.calls:
+        yield Withheld(answer="which rank is last", reason=waits.reason)
+
+
+def _withheld_counts(no_answer: str, problems: Iterable[Problem]) -> Iterable[Withheld]:
+    if no_answer and all(problem.sentence != no_answer for problem in withheld(problems, Answer.COUNTS)):
+        yield Withheld(answer=str(Answer.COUNTS), reason=no_answer)
 
 
 def _withheld(

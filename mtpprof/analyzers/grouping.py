@@ -62,7 +62,7 @@ class Group:
     min_ns: int
     median_ns: int
     max_ns: int
-    busbw_gbps: float | None
+    busbw_gb_per_s: float | None
     """GB/s as nccl-tests defines bus bandwidth, over the calls whose payload and group size are known, without transients."""
     busbw_basis: str
     """`transfer`: over transfer times; `duration`: over whole durations, which include waiting: a lower bound; empty: none."""
@@ -162,7 +162,7 @@ def _group(calls: Calls, wire: I64, busy_ns: int, key: dict[str, Value]) -> Grou
         min_ns=int(calls.dur_ns.min()),
         median_ns=int(np.median(calls.dur_ns)),
         max_ns=int(calls.dur_ns.max()),
-        busbw_gbps=busbw,
+        busbw_gb_per_s=busbw,
         busbw_basis=basis,
     )
 

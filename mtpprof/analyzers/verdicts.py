@@ -99,7 +99,7 @@ VERDICTS: dict[Verdict, VerdictInfo] = {
     Verdict.FINE: _info(Severity.OK, _NONE),
     Verdict.TRUNCATED: _info(
         Severity.WARNING,
-        _CROSS,
+        frozenset({Answer.COUNTS, Answer.CROSS_RANK}),
         "profile a shorter window, or wait until the writer has finished before reading",
     ),
     Verdict.EMPTY: _info(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mtpprof.cli.output import Format, stderr_console, write_json, write_tables
-from mtpprof.errors import UsageError
+from mtpprof.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from mtpprof.analyzers.attribution import Attribution, Options, Window
@@ -65,6 +65,7 @@ def analyze(
     """Attribute the time and bytes of profiler traces to their collectives.
 
     Reads torch-profiler (Kineto) JSON, plain or gzip, and exported Nsight Systems SQLite files, of one rank or many.
+    Exit code 3 when none of the runs, or of the parts asked for, gives an answer.
 
     Examples:
 
@@ -86,10 +87,19 @@ def analyze(
     found = [attribute(traces, options) for traces in open_traces(paths, parse_rank_map(rank_map or ()))]
     if style is Format.JSON:
         write_json([render.as_values(one, columns) for one in found])
-        return
-    if style is Format.CSV:
+    elif style is Format.CSV:
         write_tables([render.groups_table(one, columns) for one in found], style)
-        return
+    else:
+        _write(found, views, columns, style)
+    if all(one.no_answer for one in found):
+        for sentence in dict.fromkeys(one.no_answer for one in found):
+            stderr_console().print(f"mtpprof: no answer: {sentence}", markup=False)
+        raise typer.Exit(ExitCode.BAD_INPUT)
+
+
+def _write(found: list[Attribution], views: tuple[str, ...], columns: tuple[str, ...], style: Format) -> None:
+    from mtpprof.cli.render import attribution as render
+
     for one in found:
         write_tables(list(_tables(one, views, columns)), style)
     if len(found) == 2:
@@ -103,6 +113,9 @@ def analyze(
 def _tables(found: Attribution, views: tuple[str, ...], columns: tuple[str, ...]) -> Any:
     from mtpprof.cli.render import attribution as render
 
+    if found.no_answer:
+        yield render.summary(found)
+        return
     for name in ("summary", "groups", *(name for name in render.VIEWS if name != "summary")):
         if name not in views and "all" not in views:
             continue
@@ -163,6 +176,10 @@ def parse_ranks(text: str) -> set[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or len(first) > 6 or len(last) > 6:
             raise UsageError(f"--ranks {text}: give numbers and ranges, e.g. 0,2-3.")
+        if dash and int(last) < int(first):
+            raise UsageError(
+                f"--ranks {text}: the range {first}-{last} is empty; give the smaller one first."
+            )
         found.update(range(int(first), int(last or first) + 1))
     return found
 
@@ -186,6 +203,9 @@ def _bounds(text: str | None, option: str, parse: Any, form: str) -> tuple[int |
         colon = ""
     if not colon or bounds == (None, None):
         raise UsageError(f"{option} {text}: give {form}; either side may be left out.")
+    start, end = bounds
+    if start is not None and end is not None and end < start:
+        raise UsageError(f"{option} {text}: ends before it begins; give the earlier bound first.")
     return bounds
 
 

@@ -93,7 +93,10 @@ def test_every_view_prints(mtpprof: Call) -> None:
         ((".", "--by", "colour"), 2, "--by colour"),
         ((".", "--show", "moon"), 2, "--show moon"),
         ((".", "--ranks", "a"), 2, "--ranks a"),
+        ((".", "--ranks", "3-1"), 2, "--ranks 3-1"),
         ((".", "--window", "3"), 2, "--window 3"),
+        ((".", "--window", "5ms:1ms"), 2, "--window 5ms:1ms"),
+        ((".", "--steps", "8:3"), 2, "--steps 8:3"),
         ((".", "--steps", "x:y"), 2, "--steps x:y"),
         ((".", "--rank-map", "nothing"), 2, "FILE=RANK"),
         ((".", "--rules", "none.toml"), 3, "none.toml"),
@@ -134,6 +137,39 @@ def test_hostile_names_are_printed_harmlessly(mtpprof: Call, tmp_path: Path, nam
     assert answer.returncode == 0, answer.stderr
     assert "\x1b" not in answer.stdout
     assert "\x07" not in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--window", "10s:20s"), "last from 0 to 75.432 ms"),
+        (("--steps", "50:60"), "hold steps 6 to 6"),
+    ],
+)
+@pytest.mark.parametrize("style", ["table", "json", "csv"])
+def test_a_window_that_holds_nothing_is_no_answer(
+    mtpprof: Call, words: tuple[str, str], said: str, style: str
+) -> None:
+    answer = mtpprof("analyze", str(trace_folder("megatron-tp2-v100")), *words, "--format", style)
+    assert answer.returncode == 3
+    assert said in answer.stderr
+    if style == "table":
+        assert "collective calls      ?: " in answer.stdout
+    if style == "json":
+        (found,) = json.loads(answer.stdout)
+        assert said in found["no_answer"]
+        assert found["collective_calls"] is None
+
+
+def test_half_a_trace_without_a_call_is_no_zero(mtpprof: Call, tmp_path: Path) -> None:
+    (whole, _) = sorted(trace_folder("megatron-tp2-v100").glob("*.json"))
+    (tmp_path / "half.pt.trace.json").write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    answer = mtpprof("analyze", ".", "--show", "summary")
+    assert answer.returncode == 3
+    assert "ends in the middle of an event" in answer.stderr
+    assert not [
+        line for line in answer.stdout.splitlines() if line.split()[:3] == ["collective", "calls", "0,"]
+    ]
 
 
 def test_rules_of_ones_own(mtpprof: Call, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mtpprof.analyzers.verdicts import Problem, Severity
 from mtpprof.cli.output import Table
 from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, percent_text, time_text
 
-JSON_SCHEMA_VERSION = 1
+JSON_SCHEMA_VERSION = 2
 NOTABLE_CALLS = 10
 
 
@@ -25,7 +25,7 @@ def summary(found: Attribution) -> Table:
     ranks = _ranges(found.ranks) if found.ranks else "unknown"
     rows = [
         ("traces", f"{len(found.paths)} of ranks {ranks}, world of {world}"),
-        ("collective calls", f"{len(found.calls)}, {_fused(found)} of them fused with what follows"),
+        ("collective calls", _count(found)),
         ("time in collectives", _time(found)),
         ("waiting", _waiting(found)),
     ]
@@ -60,6 +60,13 @@ def _problem_rows(problems: Iterable[Problem]) -> Iterable[tuple[str, str]]:
         yield f"{first.severity.name.lower()}: {verdict}", f"{text}{more}"
 
 
+def _count(found: Attribution) -> str:
+    if found.no_answer:
+        return f"{UNKNOWN}: {found.no_answer}"
+    least = "" if found.counts_are_exact else "at least "
+    return f"{least}{len(found.calls)}, {_fused(found)} of them fused with what follows"
+
+
 def _fused(found: Attribution) -> int:
     return int((found.calls.fused != 0).sum())
 
@@ -67,7 +74,7 @@ def _fused(found: Attribution) -> int:
 def _time(found: Attribution) -> str:
     groups = grouping.group(found.calls, found.steps, ("rank",))
     if not groups:
-        return "none"
+        return UNKNOWN if found.no_answer else "none"
     busy = [group.busy_ns for group in groups]
     exposed = sum(group.exposed_ns for group in groups) / max(1, sum(busy))
     return f"{time_text(min(busy))} to {time_text(max(busy))} a rank, {percent_text(exposed)} of it exposed"
@@ -120,8 +127,8 @@ def _group_row(group: Group, by: tuple[str, ...]) -> tuple[str, ...]:
         time_text(group.transfer_ns),
         time_text(group.median_ns),
         UNKNOWN
-        if group.busbw_gbps is None
-        else f"{'≥ ' if group.busbw_basis == 'duration' else ''}{group.busbw_gbps:.3g} GB/s",
+        if group.busbw_gb_per_s is None
+        else f"{'≥ ' if group.busbw_basis == 'duration' else ''}{group.busbw_gb_per_s:.3g} GB/s",
     )
 
 
@@ -344,12 +351,15 @@ def as_values(found: Attribution, by: tuple[str, ...]) -> dict[str, Any]:
         "ranks": list(found.ranks),
         "missing_ranks": list(found.missing_ranks),
         "paths": list(found.paths),
+        "no_answer": found.no_answer or None,
+        "collective_calls": None if found.no_answer else len(found.calls),
+        "counts_are_exact": found.counts_are_exact,
         "by": list(by),
         **{
             name: msgspec.to_builtins(value)
             for name, value in {
                 "groups": grouping.group(found.calls, found.steps, by),
-                "step_times": stepviews.step_times(found.calls, found.steps),
+                "step_times": () if found.no_answer else stepviews.step_times(found.calls, found.steps),
                 "per_step": stepviews.per_step(found.calls, found.steps),
                 "census": grouping.group(
                     found.calls, found.steps, ("kind", "size_class", "implementation", "fused")

@@ -70,9 +70,9 @@ def test_wait_and_transfer_are_summed_over_the_calls_that_know_them() -> None:
 def test_bus_bandwidth_is_that_of_nccl_tests_over_the_transfer() -> None:
     gathers = by(some_calls(), "kind")["all_gather",]
     assert gathers.busbw_basis == "transfer"
-    assert gathers.busbw_gbps == pytest.approx(1024 * 0.5 / 4_000)
+    assert gathers.busbw_gb_per_s == pytest.approx(1024 * 0.5 / 4_000)
     reduces = by(some_calls(), "implementation")["nccl/LL",]
-    assert reduces.busbw_gbps == pytest.approx((2 * 3072 + 2 * 1024 * 0.5) / (18_000 + 8_000))
+    assert reduces.busbw_gb_per_s == pytest.approx((2 * 3072 + 2 * 1024 * 0.5) / (18_000 + 8_000))
 
 
 def test_bandwidth_without_waits_is_over_the_duration_and_says_so() -> None:
@@ -81,13 +81,13 @@ def test_bandwidth_without_waits_is_over_the_duration_and_says_so() -> None:
     found = analyze(one_run(trace.table(0), world=2))
     (only,) = group(found.calls, found.steps, ("kind",))
     assert only.busbw_basis == "duration"
-    assert only.busbw_gbps == pytest.approx(1024 / 5_000)
+    assert only.busbw_gb_per_s == pytest.approx(1024 / 5_000)
     assert only.wait_ns is None
 
 
 def test_unknown_bytes_give_none_and_never_zero() -> None:
     only = by(some_calls(), "implementation")["torch_symm_mem",]
-    assert (only.payload_bytes, only.wire_bytes, only.bytes_known, only.busbw_gbps) == (None, None, 0, None)
+    assert (only.payload_bytes, only.wire_bytes, only.bytes_known, only.busbw_gb_per_s) == (None, None, 0, None)
     assert only.busbw_basis == ""
 
 
@@ -96,7 +96,7 @@ def test_no_time_no_bandwidth() -> None:
     trace.kernel(NCCL_AR, 10_000, 0, launched=100, record=record(in_elems=512, out_elems=512))
     found = analyze(one_run(trace.table(0), world=2))
     (only,) = group(found.calls, found.steps, ("kind",))
-    assert only.busbw_gbps is None
+    assert only.busbw_gb_per_s is None
 
 
 @pytest.mark.parametrize("name", BY)
