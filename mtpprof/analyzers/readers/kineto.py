@@ -262,6 +262,11 @@ def _track_id(value: object) -> int | str:
     return value if isinstance(value, int) and abs(value) < 1 << 63 else "" if value is None else str(value)
 
 
+def _corrupt_durations(negative: int, absent: int) -> str:
+    parts = [(negative, "have a negative length"), (absent, "have no length")]
+    return " and ".join(f"{count:,} events {what}" for count, what in parts if count)
+
+
 def _problems(path: str, notes: TextNotes, columns: Columns) -> tuple[Problem, ...]:
     oddities = columns.oddities
     corrupt = oddities.negative_durations + oddities.without_duration
@@ -296,7 +301,7 @@ def _problems(path: str, notes: TextNotes, columns: Columns) -> tuple[Problem, .
         (
             Verdict.CORRUPT_DURATIONS,
             corrupt,
-            f"{oddities.negative_durations:,} events have a negative length and {oddities.without_duration:,} have none",
+            _corrupt_durations(oddities.negative_durations, oddities.without_duration),
         ),
         (
             Verdict.TIME_NOT_EXACT,

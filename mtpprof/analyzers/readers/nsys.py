@@ -323,7 +323,7 @@ def _opened(path: Path) -> Iterator[_Database]:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             yield _Database(path, connection)
-    except (sqlite3.Error, OSError, OverflowError) as error:
+    except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:
         raise TraceFormatError(
             str(path), f"cannot be read as a database ({error})", verdict=Verdict.UNREADABLE
         ) from error

@@ -161,6 +161,15 @@ def test_cut_databases_are_refused(tmp_path: Path, size: int) -> None:
     assert caught.value.verdict in (Verdict.UNREADABLE, Verdict.NOT_A_TRACE)
 
 
+def test_a_schema_with_damaged_text_is_refused(tmp_path: Path) -> None:
+    """SQLite quotes the damaged text in its own message, which is then no UTF-8 either."""
+    path = database(tmp_path / "x.sqlite", **{KERNELS: kernels((1, 2, 0, 7, 5, process(1), 1))})
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CREATE T\xe4BLE", 1))
+    with pytest.raises(TraceFormatError) as caught:
+        read_file(path)
+    assert caught.value.verdict is Verdict.UNREADABLE
+
+
 def test_other_databases_and_compressed_ones_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceFormatError, match="without the tables"):
         read_file(database(tmp_path / "other.sqlite"))
