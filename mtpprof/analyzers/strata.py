@@ -156,8 +156,8 @@ class Pairing:
 
     @property
     def same_batch(self) -> bool:
-        """Whether sizes and times compare, or only numbers of calls."""
-        return self.base.batch == self.arm.batch
+        """Whether sizes and times compare, or only numbers of calls: a batch that is not told may be any."""
+        return self.base.batch == self.arm.batch and self.base.batch.rows != MISSING
 
 
 def pair(base: Iterable[Stratum], arm: Iterable[Stratum]) -> tuple[list[Pairing], list[str]]:

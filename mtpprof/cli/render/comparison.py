@@ -8,7 +8,6 @@ from mtpprof.analyzers.comparison import Comparison, SideSummary
 from mtpprof.analyzers.savings import StratumDifference
 from mtpprof.cli.output import Table
 from mtpprof.cli.render.savings import (
-    NOTHING,
     change_row,
     engagement_notes,
     merged_drafts,
@@ -118,5 +117,4 @@ def _changes_table(comparison: Comparison) -> Table:
         columns=columns,
         rows=rows,
         right=frozenset({"payload"}),
-        note="" if rows else NOTHING,
     )

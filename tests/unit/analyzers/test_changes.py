@@ -103,6 +103,14 @@ def test_where_batches_differ_sizes_do_not_count() -> None:
     assert found[0].time_ns is None
 
 
+def test_batches_that_are_not_told_are_not_equal() -> None:
+    base, arm = stratum((form(), 2), rows=-1), stratum((form(), 1), rows=-1)
+    ((pairing,), alone) = pair([base], [arm])
+    assert alone == []
+    assert not pairing.same_batch
+    assert changed(base, arm)[0].payload_bytes is None
+
+
 def test_unknown_sizes_match_known_ones() -> None:
     base, arm = stratum((form(shape="", dtype=""), 2)), stratum((form(fused="residual_rmsnorm"), 2))
     assert brief(changed(base, arm)) == [("fused", 2, 0)]
@@ -161,7 +169,7 @@ def test_signatures_of_the_optimizations() -> None:
     off, on = stratum((form(), 7), (form(shape="8x128"), 3)), stratum((form(), 7))
     assert verdict(off, on, "commutative-reduce") == Engaged.ENGAGED
     assert verdict(on, on, "commutative-reduce") == Engaged.UNKNOWN
-    assert verdict(off, off, "commutative-reduce") == Engaged.NOT_ENGAGED
+    assert verdict(off, off, "commutative-reduce") == Engaged.UNKNOWN, "a narrow reduce may be any"
     partly = stratum((form(), 7), (form(shape="8x128"), 1))
     assert verdict(off, partly, "commutative-reduce") == Engaged.PARTLY
     assert verdict(off, on, "local-argmax") == Engaged.UNKNOWN
