@@ -1,0 +1,130 @@
+"""How the dashboard answers on large captures: time to first content, table scrolling, timeline panning, and its longest silence.
+
+    python benchmarks/bench_dashboard.py [calls]
+
+A run is written whose report is ready (opening it must not wait for its traces), and a capture of as many collectives as asked for
+(default 1,000,000) is made up in memory for table and timeline. Times are those of handling a key and drawing the widget anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mtpprof.analyzers.sides import Side, run_side
+from mtpprof.cli.tui.app import DashboardApp
+from mtpprof.cli.tui.lanes import make_lanes
+from mtpprof.cli.tui.rows import collective_rows
+from mtpprof.cli.tui.widgets.row_table import Row, RowTable
+from mtpprof.cli.tui.widgets.timeline_view import TimelineView
+from tests.functional.tui import finished_run
+from tests.runs import Recipe
+
+MAX_FIRST_S, MAX_KEY_S = 2.0, 0.1
+KEYS = 40
+
+
+def large_side(side: Side, calls: int) -> Side:
+    """The same side with its calls repeated end to end."""
+    traces = side.traces
+    assert traces is not None
+    times = -(-calls // len(traces.calls))
+    span = int(traces.calls.end_ns.max() - traces.calls.ts_ns.min())
+    order = np.tile(np.arange(len(traces.calls)), times)
+    shift = np.repeat(np.arange(times, dtype=np.int64), len(traces.calls)) * span
+    many = traces.calls.take(order)
+    return replace(side, traces=replace(traces, calls=replace(many, ts_ns=many.ts_ns + shift)))
+
+
+def drawn(widget: RowTable | TimelineView, action: Callable[[], None]) -> float:
+    """Seconds for handling a key and drawing every line of the widget."""
+    start_s = time.perf_counter()
+    action()
+    for y in range(widget.size.height):
+        widget.render_line(y)
+    return time.perf_counter() - start_s
+
+
+async def measure(folder: Path, calls: int) -> dict[str, float]:
+    """All figures, in seconds."""
+    directory = finished_run(folder / "run", Recipe(models=("deepseek-v3.2",), tp=4))
+    run = directory.run()
+    case = run.cases[0]
+    side = large_side(run_side(directory, run, case, case.arms[0]), calls)
+    figures: dict[str, float] = {}
+    start_s = time.perf_counter()
+    app = DashboardApp([directory.root])
+    async with app.run_test(size=(200, 60)) as pilot:
+        while not (
+            app.current_mode == "saved"
+            and app.screen.query("#arms")
+            and app.screen.query_one("#arms", RowTable).rows
+        ):
+            await asyncio.sleep(0.01)
+        figures["first content"] = time.perf_counter() - start_s
+        start_s = time.perf_counter()
+        lanes = make_lanes(side, "A")
+        figures["lanes made (background)"] = time.perf_counter() - start_s
+        start_s = time.perf_counter()
+        rows = collective_rows(side, None, by_rank=True)
+        figures["rows made (background)"] = time.perf_counter() - start_s
+        app.go("timeline")
+        await pilot.pause(0.5)
+        view = app.screen.query_one(TimelineView)
+        start_s = time.perf_counter()
+        view.show(lanes)
+        figures["timeline shown"] = time.perf_counter() - start_s
+        view.action_all()
+        actions = [
+            lambda: view.action_pan(1),
+            lambda: view.action_zoom(1),
+            lambda: view.action_call(1),
+            lambda: view.action_zoom(-1),
+        ]
+        figures["timeline key"] = max(drawn(view, actions[index % 4]) for index in range(KEYS))
+        app.go("collectives")
+        await pilot.pause(0.5)
+        table = app.screen.query_one("#collectives", RowTable)
+        start_s = time.perf_counter()
+        table.fill(
+            table._columns,
+            [Row(table.rows[0].cells, table.rows[0].keys, tag=index) for index in range(100_000)],
+        )
+        figures["100,000 rows filled"] = time.perf_counter() - start_s
+        times = [drawn(table, lambda: table.action_page(1)) for _ in range(KEYS)]
+        figures["table key"] = max(times)
+        figures["table key, median"] = median(times)
+        figures["rows of the capture"] = len(rows)
+    return figures
+
+
+def main() -> int:
+    """Print the figures; 1 where one that a person waits for is over its limit."""
+    os.environ.setdefault("MTPPROF_CACHE", "0")
+    calls = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        figures = asyncio.run(measure(Path(folder), calls))
+    for name, value in figures.items():
+        print(
+            f"{name:28} {value:10.0f}" if name.startswith("rows of") else f"{name:28} {value * 1000:10.1f} ms"
+        )
+    slow = (
+        figures["first content"] > MAX_FIRST_S
+        or max(figures["timeline key"], figures["table key"]) > MAX_KEY_S
+    )
+    return int(slow)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
