@@ -147,6 +147,9 @@ def _latent_reduces_gone(pairing: Pairing, changed: Sequence[Change]) -> Evidenc
         and change.before.shape[-1] < hidden
     )
     added = any(change.net_calls > 0 for change in changed)
+    if not gone:
+        # A narrow all-reduce may be any: only that it went shows that it was the latent one.
+        return Evidence(engaged_calls=0, opportunities=0)
     left = sum(
         pairing.arm.rate(form)
         for form in pairing.arm.forms

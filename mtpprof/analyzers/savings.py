@@ -211,13 +211,14 @@ def _trace_caveats(base: Side, arm: Side, strata: Sequence[StratumDifference]) -
             yield f"{side.label}: {side.missing}; collectives are not compared."
             continue
         for item in side.traces.found.withheld:
-            yield f"{side.label}: {item.answer}: {item.reason}."
+            yield f"{side.label}: {item.answer}: {item.reason.rstrip('.')}."
     for stratum in strata:
-        if not stratum.same_batch:
-            yield (
-                f"Batches differ ({stratum.batch} against {stratum.arm_batch}): numbers of calls compare, bytes and times "
-                "do not."
-            )
+        if stratum.same_batch:
+            continue
+        what = f"Batches differ ({stratum.batch} against {stratum.arm_batch})"
+        if stratum.batch == stratum.arm_batch:
+            what = f"The batch of {stratum.batch} is not told"
+        yield f"{what}: numbers of calls compare, bytes and times do not."
 
 
 def _acceptance_caveats(ours: Acceptance | None, theirs: Acceptance | None) -> Iterable[str]:
@@ -396,7 +397,7 @@ def _waterfall(
         return None, base.missing or arm.missing
     main = pairings[0] if pairings else None
     if main is None or not main.same_batch:
-        return None, "the sides have no steps of the same batch"
+        return None, "the sides have no steps that are known to be of the same batch"
     ours = _steps_in(base.traces.composition, main.base.rows)
     theirs = _steps_in(arm.traces.composition, main.arm.rows)
     found = make_waterfall(ours, theirs, start_ns=step.base_ns, end_ns=step.arm_ns)
