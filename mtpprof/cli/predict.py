@@ -30,7 +30,8 @@ def predict(
     ] = None,
     dtype: Annotated[str, typer.Option(help="Dtype of activations.")] = "bf16",
     hardware: Annotated[
-        str | None, typer.Option(help="Hardware profile: h100, h200, b200, gb300, pcie5. Default: h200.")
+        str | None,
+        typer.Option(help="Hardware profile, h200 by default; a name that is not known lists all."),
     ] = None,
     run: Annotated[
         str | None,

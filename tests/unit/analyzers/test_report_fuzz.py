@@ -18,7 +18,9 @@ from mtpprof.errors import MtpprofError
 from mtpprof.rundir import RunDirectory
 from tests.runs import Recipe, write_run
 
-VALUES = st.sampled_from([None, -1, 0, 1, 10**30, 1.5, "", "x", [], {}, [[]], [[0]], [[-5, 3]], True])
+VALUES: st.SearchStrategy[Any] = st.sampled_from(
+    [None, -1, 0, 1, 10**30, 1.5, "", "x", [], {}, [[]], [[0]], [[-5, 3]], True]
+)
 
 
 @pytest.fixture(scope="module")
