@@ -79,6 +79,8 @@ class ArmReport(Record, frozen=True, kw_only=True):
     repeats: str | None
     missing: str | None
     """Why some of the figures are not known; None: all are."""
+    trace_damaged: bool = False
+    """A trace is there that is not what the run recorded; `missing` says which and why."""
     groups: list[Group]
     totals: Totals | None
     as_expected: bool | None
@@ -125,6 +127,16 @@ class Report(Record, frozen=True, kw_only=True):
     def as_expected(self) -> bool:
         """No arm with a trace differs from its ledger."""
         return all(arm.as_expected is not False for case in self.cases for arm in case.arms)
+
+    @property
+    def damaged(self) -> list[str]:
+        """One sentence for every arm about which nothing is said because a trace of it is damaged."""
+        return [
+            f"{case.id}, {arm.name}: {arm.missing}"
+            for case in self.cases
+            for arm in case.arms
+            if arm.trace_damaged
+        ]
 
 
 def make_report(directory: RunDirectory, read_side: ReadSide = run_side) -> Report:
@@ -240,6 +252,7 @@ def _arm_report(
         enabled=arm.enabled,
         repeats=arm.repeats,
         missing="; ".join(missing) or None,
+        trace_damaged=side.damaged,
         groups=[] if calls is None else groups_of(calls),
         totals=None if calls is None else totals_of(calls),
         as_expected=None if calls is None else not mismatches,
