@@ -18,6 +18,7 @@ from mtpprof.analyzers.attribution import Attribution, Options, analyze
 from mtpprof.analyzers.calls import Calls
 from mtpprof.analyzers.composition import Composition, compose
 from mtpprof.analyzers.discovery import open_traces
+from mtpprof.analyzers.recorded import why_unfit
 from mtpprof.analyzers.steps import Steps
 from mtpprof.analyzers.strata import Stratum, stratify
 from mtpprof.analyzers.table import MISSING, TraceSet
@@ -54,6 +55,8 @@ class Side:
     traces: Traces | None
     missing: str
     """Why `traces` is None; empty: it is not."""
+    damaged: bool = False
+    """`traces` is None because files are there that are not what the run recorded."""
     windows: dict[int, tuple[int, ...]]
     """Per round, the steps without a profiler: of each the slowest rank's time. Empty: none were measured."""
     repeat: dict[int, tuple[int, ...]]
@@ -96,13 +99,16 @@ def read_traces(
     Raises:
         InputError: nothing readable there, or several runs.
     """
-    opened = open_traces(paths)
+    return traces_of(_one_run(paths, open_traces(paths)), spec, workload)
+
+
+def _one_run(paths: Sequence[Path], opened: Sequence[TraceSet]) -> TraceSet:
     if len(opened) > 1:
         labels = ", ".join(traces.label for traces in opened)
         raise InputError(
             f"{', '.join(map(str, paths))}: holds several runs ({labels}); name the folder of one of them."
         )
-    return traces_of(opened[0], spec, workload)
+    return opened[0]
 
 
 def traces_of(traces: TraceSet, spec: ModelSpec | None = None, workload: Workload | None = None) -> Traces:
@@ -136,15 +142,16 @@ def run_side(
     spec, workload = spec_of(directory, case), workload_of(case)
     timing = directory.timing(case.id, arm.name)
     read: Traces | None = None
-    missing = "the baseline's repeat is timed only"
+    missing, damaged = "the baseline's repeat is timed only", False
     if arm.repeats is None and traces:
-        read, missing = _arm_traces(directory, case, arm, spec, workload)
+        read, missing, damaged = _arm_traces(directory, case, arm, spec, workload)
     repeat = next((other for other in case.arms if other.repeats is not None), None)
     cpus = run.machine.get("cpus")
     return Side(
         label=arm.name,
         traces=read,
         missing=missing,
+        damaged=damaged,
         windows=windows_of(timing),
         repeat=windows_of(directory.timing(case.id, repeat.name)) if repeat else {},
         baseline=windows_of(directory.timing(case.id, repeat.repeats)) if repeat and repeat.repeats else {},
@@ -186,15 +193,20 @@ def trace_side(paths: Sequence[Path], label: str, spec: ModelSpec | None = None)
 
 def _arm_traces(
     directory: RunDirectory, case: CaseRecord, arm: ArmRecord, spec: ModelSpec, workload: Workload
-) -> tuple[Traces | None, str]:
+) -> tuple[Traces | None, str, bool]:
+    """The traces of an arm; None with the reason, and whether files are there that cannot be used."""
     paths = directory.captured(case.id, arm.name, case.tp)
     absent = [str(rank) for rank, path in enumerate(paths) if not path.is_file()]
     if absent:
-        return None, f"no trace of rank {', '.join(absent)}"
+        return None, f"no trace of rank {', '.join(absent)}", False
+    ranked = [directory.trace(case.id, arm.name, rank) for rank in range(case.tp)]
     try:
-        return read_traces(paths, spec, workload), ""
+        opened = open_traces(paths)
+        if unfit := why_unfit(opened, case.tp, ranked):
+            return None, unfit, True
+        return traces_of(_one_run(paths, opened), spec, workload), "", False
     except InputError as error:
-        return None, str(error)
+        return None, str(error), True
 
 
 def spec_of(directory: RunDirectory, case: CaseRecord) -> ModelSpec:

@@ -24,7 +24,8 @@ def report(
 ) -> None:
     """Show what a run found: collectives by kind and phase, arms, and what each optimization changed.
 
-    Works on unfinished runs too. Exit code 1 when the collectives seen in a trace are not the expected ones.
+    Works on unfinished runs too. Exit code 1 when the collectives seen in a trace are not the expected ones, 3 when a trace is damaged,
+    cut off or of another rank: nothing is then said about its arm.
 
     Examples:
 
@@ -42,7 +43,7 @@ def show_report(directory: RunDirectory, style: Format | ReportFormat) -> None:
 
     Raises:
         InputError: not a run directory.
-        typer.Exit: with code 1, the observed collectives differ from the ledger.
+        typer.Exit: with code 1, the observed collectives differ from the ledger; with code 3, a trace is damaged.
     """
     from mtpprof.analyzers.report import make_report
     from mtpprof.cli.render.formats import REPORTS
@@ -64,3 +65,7 @@ def show_report(directory: RunDirectory, style: Format | ReportFormat) -> None:
             "mtpprof: the collectives seen are not the expected ones; see the tables named NOT AS EXPECTED."
         )
         raise typer.Exit(ExitCode.CHECK_FAILED)
+    if answer.damaged:
+        for sentence in answer.damaged:
+            stderr_console().print(f"mtpprof: no answer: {sentence}; run again.")
+        raise typer.Exit(ExitCode.BAD_INPUT)
