@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from mtpprof.cli.output import Format, stderr_console
+from mtpprof.cli.output import stderr_console
+from mtpprof.cli.reportformat import ReportFormat
 from mtpprof.errors import InputError, MissingEnvironmentError
 from mtpprof.rundir import RUN_FILE, RunDirectory
 
@@ -104,7 +105,7 @@ def _plain(paths: Sequence[Path]) -> None:
         from mtpprof.cli.report import show_report
 
         with suppress(typer.Exit):  # what a report fails on is in its text; a dashboard checks nothing
-            show_report(RunDirectory(run), Format.TABLE)
+            show_report(RunDirectory(run), ReportFormat.TABLE)
     elif paths:
         from mtpprof.cli.analyze import analyze
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mtpprof.cli.output import Format, stderr_console, stdout_console
+from mtpprof.cli.output import stderr_console, stdout_console
 from mtpprof.cli.reportformat import ReportFormat
 from mtpprof.errors import ExitCode
 from mtpprof.rundir import REPORT_FILE, RunDirectory
@@ -38,7 +38,7 @@ def report(
     show_report(RunDirectory(run), style)
 
 
-def show_report(directory: RunDirectory, style: Format | ReportFormat) -> None:
+def show_report(directory: RunDirectory, style: ReportFormat) -> None:
     """Analyze a run directory, keep the answer there as report.json, and write it out.
 
     Raises:
@@ -56,9 +56,8 @@ def show_report(directory: RunDirectory, style: Format | ReportFormat) -> None:
         stderr_console().print(
             f"mtpprof: {directory.root / REPORT_FILE} could not be written ({error.strerror})."
         )
-    chosen = ReportFormat(style.value)
-    REPORTS[chosen](answer)
-    if chosen is ReportFormat.TABLE:
+    REPORTS[style](answer)
+    if style is ReportFormat.TABLE:
         stdout_console().print(next_commands(directory.root))
     if not answer.as_expected:
         stderr_console().print(

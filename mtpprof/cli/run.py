@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mtpprof.cli.output import Format, stderr_console
+from mtpprof.cli.output import stderr_console
+from mtpprof.cli.reportformat import ReportFormat
 from mtpprof.models.spec import Scale
 
 if TYPE_CHECKING:
@@ -164,7 +165,9 @@ def run(
         bool,
         typer.Option("--dashboard", help="Watch it in the dashboard, which may be left and opened again."),
     ] = False,
-    style: Annotated[Format, typer.Option("--format", help="How to write the report.")] = Format.TABLE,
+    style: Annotated[
+        ReportFormat, typer.Option("--format", help="How to write the report.")
+    ] = ReportFormat.TABLE,
 ) -> None:
     """Run models with each optimization on and off, trace every rank, and report what each optimization removed.
 
