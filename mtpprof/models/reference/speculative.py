@@ -31,6 +31,33 @@ class StepResult:
     """Accepted drafts of each sequence, 0 to `draft_tokens`."""
 
 
+@torch.inference_mode()
+def prompt_logprobs(model: ReferenceModel, prompts: Tensor) -> list[list[float]]:
+    """Log-probability of every token of the prompts but the first, in one pass over whole prompts.
+
+    The input is the same whatever an arm's tokens are, so the numbers of two arms can be held against each other.
+
+    Args:
+        model: Under the arm that is set; the draft module has no part in it.
+        prompts: `[sequences, length]`.
+
+    Returns:
+        `[sequence][position]`, `length - 1` values each.
+    """
+    sequences, length = prompts.shape
+    positions = torch.arange(length, device=model.device).expand(sequences, -1)
+    rows = Rows(positions, key_length=length, keep_states=False)
+    columns = []
+    with model.comm.phase(PREFILL):
+        hidden = model(prompts, rows, model.new_caches(sequences, length)).view(sequences, length, -1)
+        for position in range(
+            length - 1
+        ):  # one row a sequence at a time: the gathers are no larger than those of a run
+            logits = model.logits(hidden[:, position]).float()
+            columns.append(logits.log_softmax(-1).gather(1, prompts[:, position + 1, None])[:, 0])
+    return torch.stack(columns, 1).tolist() if columns else [[] for _ in range(sequences)]
+
+
 class DecodeSession:
     """A batch of sequences being decoded.
 

@@ -21,7 +21,7 @@ from mtpprof.models.reference import shm
 from mtpprof.models.reference.comm import Backend, Communicator, no_annotation
 from mtpprof.models.reference.distributed import GlooBackend, NcclBackend
 from mtpprof.models.reference.model import ReferenceModel
-from mtpprof.models.reference.speculative import DecodeSession
+from mtpprof.models.reference.speculative import DecodeSession, prompt_logprobs
 from mtpprof.models.spec import ModelSpec
 from mtpprof.profilers import sizes
 from mtpprof.profilers.annotate import annotate
@@ -35,6 +35,8 @@ from mtpprof.rundir import WORKER_FAILED, CaseRecord, RunDirectory, RunRecord
 
 WATCHDOG_MARGIN_S = 5.0
 """A rank that waits for another reports that one before it is taken for hung itself."""
+PROBED_PROMPTS = 4
+"""Prompts whose log-probabilities are kept of each window, to hold arms against each other as numbers."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 
 
@@ -196,7 +198,12 @@ class ReferenceSession:
                 sequence.extend(new)
             accepted.append([len(new) for new in result.tokens])
             host.alive()
-        return Window(step_ns=host.gather(step_ns), tokens=tokens, accepted=accepted)
+        return Window(
+            step_ns=host.gather(step_ns),
+            tokens=tokens,
+            accepted=accepted,
+            probe=prompt_logprobs(self._model, self._prompts[:PROBED_PROMPTS]),
+        )
 
     def profile_window(
         self, enabled: frozenset[str], *, warmup: int, steps: int, folder: Path

@@ -12,7 +12,7 @@ from torch import Tensor
 from mtpprof.errors import UsageError
 from mtpprof.models.reference.block import Rows
 from mtpprof.models.reference.comm import Communicator
-from mtpprof.models.reference.speculative import DecodeSession, acceptance_rate
+from mtpprof.models.reference.speculative import DecodeSession, acceptance_rate, prompt_logprobs
 from tests.unit.models.reference.cases import (
     ALL,
     PROMPT_LEN,
@@ -313,3 +313,41 @@ def test_more_steps_than_prepared_for_are_refused() -> None:
     session.step()
     with pytest.raises(ValueError, match="allows 1 steps"):
         session.step()
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_log_probabilities_of_prompts_are_those_of_every_arm_and_tp_size(name: str) -> None:
+    spec = tiny(name)
+
+    def probe(comm: Communicator) -> list[list[list[float]]]:
+        model = build(spec, comm, torch.float64)
+        found = []
+        for arm in all_arms(spec, comm.size):
+            model.set_arm(arm)
+            found.append(prompt_logprobs(model, prompts()))
+        return found
+
+    (reference,) = probe(solo())[:1]
+    assert [len(values) for values in reference] == [PROMPT_LEN - 1] * SEQUENCES
+    assert all(value < 0 for values in reference for value in values)
+    for found in run_ranks(2, probe):
+        for values in found:
+            torch.testing.assert_close(torch.tensor(values), torch.tensor(reference), rtol=1e-6, atol=1e-6)
+
+
+def test_a_prompt_of_one_token_has_no_log_probability() -> None:
+    model = build(tiny("deepseek-v3.2"), solo(), torch.float32)
+    assert prompt_logprobs(model, prompts()[:, :1]) == [[]] * SEQUENCES
+
+
+def test_the_log_probability_of_a_token_is_that_of_the_plain_softmax() -> None:
+    model = build(tiny("nemotron-3-super"), solo(), torch.float64)
+    tokens = prompts()
+    positions = torch.arange(PROMPT_LEN).expand(SEQUENCES, -1)
+    rows = Rows(positions, key_length=PROMPT_LEN, keep_states=False)
+    with torch.inference_mode():
+        logits = model.logits(model(tokens, rows, model.new_caches(SEQUENCES, PROMPT_LEN)))
+    everything = logits.view(SEQUENCES, PROMPT_LEN, -1).log_softmax(-1)
+    expected = everything[:, :-1].gather(2, tokens[:, 1:, None])[..., 0]
+    found = torch.tensor(prompt_logprobs(model, tokens), dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
