@@ -76,8 +76,8 @@ def noise_text(noise: NoiseFloor, base_ns: int | None) -> str:
     share = f" ({percent_text(noise.detectable / base_ns)} of a step)" if base_ns else ""
     return (
         f"A/A: two visits to the unchanged baseline differ by up to {time_text(noise.floor)} in "
-        f"{noise.interval.samples} rounds; a true difference of {time_text(noise.detectable)}{share} would be found "
-        "in 4 of 5 runs."
+        f"{noise.interval.samples} rounds; were arms as steady as that, a true difference of "
+        f"{time_text(noise.detectable)}{share} would be found in 4 of 5 runs."
     )
 
 
