@@ -241,6 +241,12 @@ async def test_live_shows_the_grid_of_a_run_in_progress(run: RunDirectory, tmp_p
     (directory.root / "logs").mkdir()
     directory.log(0).write_text("\x1b[31mhello from rank 0\x1b[0m\n[/bold] not markup\n")
     app = app_on(directory.root)
+    with directory.locked():
+        await _watch(app, directory)
+
+
+async def _watch(app: DashboardApp, directory: RunDirectory) -> None:
+    record = directory.run()
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert app.current_mode == "live"
@@ -319,7 +325,9 @@ async def test_traces_without_a_run_are_compared(run: RunDirectory) -> None:
         assert app.store.case is not None
         assert len(app.store.case.arms) == 2
         await press(pilot, "3")
-        assert [row[1] for row in cells(app, "#arms")] == ["ENGAGED"]
+        (row,) = cells(app, "#arms")
+        assert row[0] == "local-argmax"
+        assert row[2] == "0"
 
 
 async def test_what_is_no_trace_shows_its_verdict(tmp_path: Path) -> None:

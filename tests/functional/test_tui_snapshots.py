@@ -7,7 +7,7 @@ change: `pytest tests/functional/test_tui_snapshots.py --snapshot-update`, and l
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,7 +28,7 @@ Compare = Callable[..., bool]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a finished run and one in progress, whose paths do not show."""
     found = tmp_path_factory.mktemp("pictures")
     recipe = Recipe(
@@ -41,7 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_events(live, until=14)
     live.log(0).parent.mkdir()
     live.log(0).write_text("".join(f"rank 0 says [line {number}]\n" for number in range(30)))
-    return found
+    with live.locked():
+        yield found
 
 
 @pytest.mark.parametrize("theme", THEMES)

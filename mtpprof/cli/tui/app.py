@@ -218,7 +218,7 @@ class DashboardApp(App[None]):
         if directory is None or record is None or record.status == "complete":
             self.complain("There is no unfinished run open that could be resumed.")
             return
-        if self.started is not None and self.started.running:
+        if record.status == "running" or (self.started is not None and self.started.running):
             self.complain("The run is in progress.")
             return
         self.start_run(["run", "--resume", str(directory.root.absolute())])

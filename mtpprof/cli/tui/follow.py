@@ -43,6 +43,7 @@ class RunFollower:
         self._offsets: dict[Path, int] = {}
         self._partial: dict[Path, str] = {}
         self._problem: str | None = None
+        self._running = False
 
     def poll(self) -> Update | None:
         """What is new; None: nothing."""
@@ -63,11 +64,14 @@ class RunFollower:
         except OSError as error:
             return None, f"{self._directory.root / RUN_FILE}: {error.strerror}."
         stamp = (state.st_mtime_ns, state.st_ino)
-        if stamp == self._stamp:
+        died = self._running and not self._directory.is_locked()  # killed: nobody is left to write that down
+        if stamp == self._stamp and not died:
             return None, self._problem
         self._stamp = stamp
         try:
-            return self._directory.run(), None
+            record = self._directory.run()
+            self._running = record.status == "running"
+            return record, None
         except InputError as error:
             return None, str(error)
 

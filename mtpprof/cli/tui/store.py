@@ -17,7 +17,7 @@ from mtpprof.rundir import RunDirectory, RunRecord
 
 LOG_LINES = 2_000
 QUIET_S = 20.0
-"""A run that has written nothing for this long may be dead; the dashboard says for how long."""
+"""A run that has written nothing for this long may hang; the dashboard says for how long."""
 
 
 @dataclass(slots=True)

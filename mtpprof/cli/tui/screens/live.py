@@ -96,7 +96,7 @@ class LivePage(Page):
             )
             quiet_s = (now - live.last_ns) / 1e9 if live.last_ns else 0
             if quiet_s > QUIET_S:
-                parts.append(f"nothing heard for {elapsed_text(quiet_s)}: it may be dead; c resumes it")
+                parts.append(f"nothing heard for {elapsed_text(quiet_s)}: it may hang")
         else:
             parts.append(store.record.status)
         text = "  ".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from mtpprof.cli.tui.follow import FIRST_LOG_BYTES, MAX_LOG_BYTES, RunFollower, Update
@@ -25,6 +26,22 @@ def test_what_is_new_comes_once(tmp_path: Path) -> None:
     assert again is not None
     assert again.record is None
     assert len(again.events) == 1
+
+
+def test_a_killed_run_is_seen_although_nothing_was_written(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", replace(SMALL, status="running"))
+    follower = RunFollower(directory)
+    with directory.locked():
+        first = follower.poll()
+        assert first is not None
+        assert first.record is not None
+        assert first.record.status == "running"
+        assert follower.poll() is None
+    gone = follower.poll()
+    assert gone is not None
+    assert gone.record is not None
+    assert gone.record.status == "interrupted"
+    assert follower.poll() is None
 
 
 def test_a_run_that_is_not_there_yet_is_a_problem_told_once(tmp_path: Path) -> None:

@@ -1,0 +1,195 @@
+"""Launching, leaving, asking: the pages and dialogs that start things."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from textual.widgets import Input
+
+from mtpprof.cli.tui import app as app_module
+from mtpprof.cli.tui.app import DashboardApp
+from mtpprof.cli.tui.screens.dialogs import LeaveDialog, TextDialog
+from mtpprof.cli.tui.widgets.choice import Choice
+from mtpprof.rundir import RunDirectory
+from tests.functional.tui import CLOCK_NS, finished_run, press, settle, text_of, words
+from tests.runs import Recipe
+
+SMALL = Recipe(models=("nemotron-3-super",), rounds=3)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return finished_run(tmp_path_factory.mktemp("launch") / "run", SMALL)
+
+
+class Standing:
+    """A run that has been started and stands still; remembers what was asked of it."""
+
+    started: list[Standing] = []  # noqa: RUF012 - emptied by the fixture
+
+    def __init__(self, line: list[str]) -> None:
+        self.words = list(line)
+        self.directory = RunDirectory(Path(line[line.index("--out") + 1] if "--out" in line else "nowhere"))
+        self.running = True
+        self.exit_code: int | None = None
+        self.stopped = False
+        Standing.started.append(self)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def wait(self, seconds: float) -> bool:
+        return self.running
+
+    def last_words(self) -> str:
+        return "--tp 0: must be 1 or more."
+
+
+@pytest.fixture
+def standing(monkeypatch: pytest.MonkeyPatch) -> type[Standing]:
+    Standing.started = []
+    monkeypatch.setattr(app_module, "StartedRun", Standing)
+    return Standing
+
+
+async def test_the_command_line_follows_the_form(standing: type[Standing]) -> None:
+    app = DashboardApp(clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert app.current_mode == "launch"
+        assert text_of(app, "#command") == "$ mtpprof run --tp 4"
+        app.screen.query_one("#field-models", Input).value = "deepseek-v3.2"
+        app.screen.query_one("#field-tp", Input).value = "2"
+        await pilot.pause(0.5)
+        await settle(pilot)
+        assert "--tp 2 --model deepseek-v3.2" in text_of(app, "#command")
+        assert app.screen.query_one("#switch-commutative-reduce", Choice).disabled
+        assert "no latent width" in words(text_of(app, "#why-commutative-reduce"))
+        app.screen.query_one("#switch-local-argmax", Choice).focus()
+        await press(pilot, "space")
+        assert "--opt local-argmax=on" in text_of(app, "#command")
+        await press(pilot, "left", "left")
+        assert "--opt local-argmax=off" in text_of(app, "#command")
+
+
+async def test_what_cannot_run_is_said_and_not_started(standing: type[Standing]) -> None:
+    app = DashboardApp(clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.screen.query_one("#field-tp", Input).value = "[/x"
+        await pilot.pause(0.5)
+        await settle(pilot)
+        assert "[/x" in text_of(app, "#outlook")
+        await press(pilot, "f5")
+        assert standing.started == []
+        assert app._notifications
+
+
+async def test_the_command_line_is_copied(standing: type[Standing]) -> None:
+    app = DashboardApp(clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await press(pilot, "y")
+        assert app.clipboard == "mtpprof run --tp 4"
+
+
+@pytest.mark.parametrize(
+    ("key", "left", "stopped"), [("l", True, False), ("s", True, True), ("escape", False, False)]
+)
+async def test_leaving_asks_about_a_run_in_progress(
+    standing: type[Standing], tmp_path: Path, key: str, left: bool, stopped: bool
+) -> None:
+    app = DashboardApp(command=["run", "--tp", "2", "--out", str(tmp_path / "run")], clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause(0.3)
+        assert "Starting the run" in text_of(app, "#progress")
+        await pilot.press("q")
+        await pilot.pause()
+        assert isinstance(app.screen, LeaveDialog)
+        await pilot.press(key)
+        await pilot.pause()
+        assert app._exit is left
+        assert standing.started[0].stopped is stopped
+
+
+async def test_a_run_that_did_not_start_says_why(standing: type[Standing], tmp_path: Path) -> None:
+    app = DashboardApp(command=["run", "--tp", "0", "--out", str(tmp_path / "run")], clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause(0.3)
+        standing.started[0].running = False
+        app._tick()
+        await pilot.pause()
+        assert "--tp 0: must be 1 or more" in text_of(app, "#progress")
+        await pilot.press("q")
+        await pilot.pause()
+        assert app._exit
+
+
+async def test_an_interrupted_run_is_resumed_and_a_live_one_is_not(
+    standing: type[Standing], run: RunDirectory, tmp_path: Path
+) -> None:
+    shutil.copytree(run.root, tmp_path / "run")
+    directory = RunDirectory(tmp_path / "run")
+    plain: dict[str, Any] = msgspec.to_builtins(directory.run())
+    directory.write(directory.root / "run.json", {**plain, "status": "running"})
+    app = DashboardApp([directory.root], clock=lambda: CLOCK_NS)
+    lock = ExitStack()
+    lock.enter_context(directory.locked())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await press(pilot, "c")
+        assert standing.started == []
+        lock.close()
+        for _ in range(100):
+            await pilot.pause(0.05)
+            if not app.store.running:
+                break
+        assert "its process is gone" in text_of(app, "#progress")
+        await press(pilot, "c")
+        assert standing.started[0].words == ["run", "--resume", str(directory.root)]
+
+
+async def test_stop_is_for_runs_that_were_started_here(standing: type[Standing], run: RunDirectory) -> None:
+    app = DashboardApp([run.root], page="live", clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await press(pilot, "x")
+        assert any("started" in str(notice.message) for notice in app._notifications)
+
+
+async def test_another_run_is_opened_and_compared(run: RunDirectory, tmp_path: Path) -> None:
+    other = finished_run(
+        tmp_path / "other", Recipe(models=("nemotron-3-super",), rounds=3, seed=1, name="other")
+    )
+    app = DashboardApp([run.root], clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("C")
+        await pilot.pause()
+        app.screen.query_one("#answer", Input).value = str(other.root)
+        await press(pilot, "enter")
+        assert isinstance(app.screen, TextDialog)
+        assert "payload" in str(app.screen._text)
+        await press(pilot, "escape", "O")
+        app.screen.query_one("#answer", Input).value = str(other.root)
+        await press(pilot, "enter")
+        await pilot.pause(0.5)
+        await settle(pilot)
+        assert app.store.record is not None
+        assert app.store.record.name == "other"
+
+
+async def test_a_comparison_that_fails_is_a_sentence(run: RunDirectory) -> None:
+    app = DashboardApp([run.root], clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("C")
+        await pilot.pause()
+        app.screen.query_one("#answer", Input).value = "/no/such [/bold]"
+        await press(pilot, "enter")
+        assert any("/no/such [/bold]" in str(notice.message) for notice in app._notifications)
