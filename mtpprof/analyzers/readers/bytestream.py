@@ -38,6 +38,10 @@ class TextSource:
         self.limits = limits
         self.damage: str | None = None
         """Why the text ended early; None: it did not (as far as it was read)."""
+        self.corrupt = False
+        """The compressed data is damaged: text before its end may be wrong as well."""
+        self.cut = False
+        """The compressed data does not end, for lack of bytes or because what says where it ends is damaged."""
         self.text_bytes = 0
         self._taken_bytes = 0
 
@@ -81,7 +85,7 @@ class TextSource:
             try:
                 block = member.decompress(data, _BLOCK_BYTES)
             except _DECOMPRESSION_ERRORS as error:
-                self.damage = f"its compressed data is damaged ({error})"
+                self.damage, self.corrupt = f"its compressed data is damaged ({error})", True
                 return
             data = member.unconsumed_tail
             if member.eof:
@@ -103,7 +107,7 @@ class TextSource:
         except _DECOMPRESSION_ERRORS:
             block = b""
         if not member.eof:
-            self.damage = "its compressed data ends in the middle"
+            self.damage, self.cut = "its compressed data ends in the middle", True
         if block:
             yield block
 

@@ -98,7 +98,7 @@ class KinetoReader:
     """Chrome-format JSON."""
 
     name = "kineto"
-    version = 5
+    version = 6
     suffixes = (".json", ".json.gz")
 
     def recognises(self, head: bytes) -> bool:
@@ -282,11 +282,21 @@ def _problems(path: str, notes: TextNotes, columns: Columns) -> tuple[Problem, .
             notes.repaired,
             f"{notes.repaired:,} events were no valid JSON and were mended",
         ),
+        (
+            Verdict.DAMAGED_TEXT,
+            notes.replaced,
+            f"{notes.replaced:,} events hold bytes that are no UTF-8, which were replaced",
+        ),
         *((Verdict.DAMAGED_TEXT, 1, remark) for remark in notes.remarks),
         (
             Verdict.DAMAGED_EVENTS,
             notes.damaged,
             f"{notes.damaged:,} events could not be read and are missing, the first at byte {notes.first_damage or 0:,}",
+        ),
+        (
+            Verdict.DAMAGED_EVENTS,
+            notes.unread,
+            f"{notes.unread:,} events stand in a second traceEvents list and were not read",
         ),
         (
             Verdict.DAMAGED_EVENTS,

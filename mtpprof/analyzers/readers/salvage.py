@@ -24,6 +24,7 @@ _MAX_CARRY_CHARS = 1 << 20
 _MIN_DAMAGE_TO_REFUSE = 1000
 _DAMAGE_SHARE_TO_REFUSE = 0.2
 
+_REPLACED = "\ufffd"
 _BOUNDARY = re.compile(r"\}\s*,\s*\{")
 _CLOSE = re.compile(r"\}\s*(?:,\s*)?\]")
 _SKIP = re.compile(r"[\s,]*")
@@ -38,6 +39,10 @@ class TextNotes:
     events: int = 0
     repaired: int = 0
     """Events whose text had to be mended."""
+    replaced: int = 0
+    """Events with bytes that are no UTF-8, which were replaced."""
+    unread: int = 0
+    """Events of a second list, which were not read."""
     damaged: int = 0
     """Stretches in which no event could be read."""
     first_damage: int | None = None
@@ -79,7 +84,7 @@ class Salvager:
             scan = Scan(events=self._decode(b"[" + text + b"]"))
         except DECODE_ERRORS:
             if separator is None:
-                scan = self._scan(text.decode("utf-8", "replace"), offset, more=True)
+                scan = self._scan(text, offset, more=True)
             else:
                 scan = self._bisect(text.split(separator), separator, offset, first=True, last=True)
         self.notes.events += len(scan.events)
@@ -87,7 +92,7 @@ class Salvager:
 
     def last_events(self, text: bytes, offset: int) -> Scan:
         """The events of the stretch at the end of the file, with whatever follows them."""
-        scan = self._scan(text.decode("utf-8", "replace"), offset, more=False)
+        scan = self._scan(text, offset, more=False)
         self.notes.events += len(scan.events)
         return scan
 
@@ -98,7 +103,7 @@ class Salvager:
         except DECODE_ERRORS:
             pass
         if len(pieces) == 1:
-            return self._scan(text.decode("utf-8", "replace"), offset, more=False, whole=True)
+            return self._scan(text, offset, more=False, whole=True)
         middle = len(pieces) // 2
         scan = self._bisect(pieces[:middle], separator, offset, first=first, last=False)
         if scan.closed is not None:
@@ -108,10 +113,12 @@ class Salvager:
         right = self._bisect(pieces[middle:], separator, offset, first=False, last=last)
         return Scan(events=scan.events + right.events, closed=right.closed)
 
-    def _scan(self, text: str, offset: int, *, more: bool, whole: bool = False) -> Scan:
+    def _scan(self, raw: bytes, offset: int, *, more: bool, whole: bool = False) -> Scan:
         """Value by value through a text. `more`: the text goes on; `whole`: it was cut at true boundaries."""
         events: list[AnyEvent] = []
-        position = 0
+        text, position = raw.decode("utf-8", "replace"), 0
+        # A text may hold the replacement character of its own accord.
+        lossy = text.count(_REPLACED) > raw.count(_REPLACED.encode())
         while (position := _skip(text, position)) < len(text):
             if text[position] == "]":
                 return Scan(events=events, closed=text[position + 1 :])
@@ -119,10 +126,12 @@ class Salvager:
                 value, end = decode_at(text, position)
             except LENIENT_ERRORS as error:
                 if more and _goes_on(error, text, position):
+                    self.notes.replaced += lossy and _REPLACED in text[position:]
                     return Scan(events=events, left=text[position:])
                 event = None
             else:
                 event = lenient_event(value)
+                self.notes.replaced += lossy and _REPLACED in text[position:end]
             if event is None:
                 event, end = self._mend(text, position, whole=whole)
             if end < 0:

@@ -63,6 +63,7 @@ class TraceText:
         self._source = source
         self._path = str(source.path)
         self._blocks = source.blocks()
+        self._salvager: Salvager | None = None
         self._separator: bytes | None = None
         self._by_line = False
         """The separator holds a newline, so that it cannot stand inside a string."""
@@ -76,11 +77,24 @@ class TraceText:
         Raises:
             TraceFormatError: the text is no trace, or damaged beyond use.
         """
+        try:
+            yield from self._batches()
+        except TraceFormatError as error:
+            # What damaged compressed data inflates to says nothing of who wrote the file.
+            if self._salvager is None or not self._is_corrupt():
+                raise
+            if events := self._before(error, self._salvager):
+                yield events
+            elif not self.notes.events:
+                reason = f"{self._source.damage}, before its first event"
+                raise TraceFormatError(self._path, reason, verdict=Verdict.UNREADABLE) from error
+
+    def _batches(self) -> Iterator[list[AnyEvent]]:
         self._read_head()
         more = self._fill(_STRETCH_BYTES)
         self._learn()
         decode = cast("Decode", decode_exact_events if self.exact else decode_events)
-        salvager = Salvager(self._path, decode, self.notes)
+        salvager = self._salvager = Salvager(self._path, decode, self.notes)
         while (cut := self._cut(more)) is not None or more:
             if cut is None:
                 self._check_gap("has no boundary between events in")
@@ -117,6 +131,23 @@ class TraceText:
         """
         first = next(self.batches(), [])
         return self.metadata, first
+
+    def _before(self, error: TraceFormatError, salvager: Salvager) -> list[AnyEvent]:
+        """The events of the present stretch that stand before its first damage."""
+        found = [at for at in (self.notes.first_damage, error.offset) if at is not None]
+        length = min(found, default=0) - self._offset
+        events = salvager.last_events(self._buffer[:length], self._offset).events if length > 0 else []
+        self.notes.truncated = self._source.damage
+        return events
+
+    def _is_corrupt(self) -> bool:
+        """Whether the compressed data is damaged, which may show at its end only; it then counts as cut off."""
+        for _ in self._blocks:
+            pass
+        if not (self._source.corrupt or self._source.cut):
+            return False
+        self.notes.truncated = self._source.damage
+        return True
 
     def _fill(self, wanted: int) -> bool:
         """Read until the buffer holds `wanted` bytes; False: the file has ended."""
@@ -237,6 +268,8 @@ class TraceText:
         text = "".join(parts).strip(" \t\r\n\0")
         rest = self._tail_metadata(text) if self._in_object else text
         if SECOND_HEAD.search(rest) or '"ph"' in rest:
+            if self._is_corrupt():
+                return
             raise TraceFormatError(
                 self._path,
                 "a second trace follows the first: several processes wrote to this path, or files were joined",
@@ -245,7 +278,9 @@ class TraceText:
             )
         if rest:
             self.notes.remarks.append("text that belongs to no trace follows it")
-        if self._source.damage:
+        if self._source.corrupt:
+            self.notes.truncated = self._source.damage
+        elif self._source.damage:
             self.notes.remarks.append(self._source.damage)
 
     def _tail_metadata(self, text: str) -> str:
@@ -256,6 +291,8 @@ class TraceText:
         except LENIENT_ERRORS:
             pass
         else:
+            second = values.pop("traceEvents", ())
+            self.notes.unread += len(second) if isinstance(second, list) else 1 if second else 0
             self.metadata.update(values)
             return body[end:].strip()
         if '"ph"' in text:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mtpprof.analyzers.readers import Limits, TraceFormatError, bytestream
 from mtpprof.analyzers.table import EventTable
@@ -101,7 +103,7 @@ SALVAGED: dict[str, Seed] = {
     ),
     "perfetto#598: control character": Seed(content=with_raw_name(b"a\x01b"), verdicts=set()),
     "raw newline in a name": Seed(content=with_raw_name(b"a\nb"), verdicts=set()),
-    "HTA#324: bytes that are no UTF-8": Seed(content=with_raw_name(b"a\x9fb\xff"), verdicts=set()),
+    "HTA#324: bytes that are no UTF-8": Seed(content=with_raw_name(b"a\x9fb\xff"), verdicts={Verdict.DAMAGED_TEXT}),
     "lone surrogate": Seed(content=with_raw_name(rb"\ud800"), verdicts=set()),
     "a page of blanks before the text": Seed(content=b" \n" * 4000 + WHOLE.encode(), verdicts=set()),
     "a page of blanks before a list": Seed(
@@ -201,6 +203,58 @@ def test_both_decompressors_salvage_the_same(
 )
 def test_names_survive(tmp_path: Path, written: bytes, read: str) -> None:
     assert read in read_text(tmp_path, with_raw_name(written)).names
+
+
+@pytest.mark.parametrize("written", ["größe \ufffd".encode(), b'\xef\xbf\xbd "quoted"'])
+def test_a_replacement_character_of_the_file_is_no_replaced_byte(tmp_path: Path, written: bytes) -> None:
+    table = read_text(tmp_path, with_raw_name(written))
+    assert not [problem for problem in table.problems if "no UTF-8" in problem.sentence]
+
+
+def test_replaced_bytes_are_counted(tmp_path: Path) -> None:
+    for content in (WHOLE, COMPACT):
+        table = read_text(tmp_path, content.encode().replace(b'"k1"', b'"k\x9f"'))
+        (problem,) = table.problems
+        assert (problem.verdict, problem.count) == (Verdict.DAMAGED_TEXT, WHOLE.count('"k1"'))
+        assert len(table) == COUNT
+
+
+def test_events_of_a_second_list_are_named(tmp_path: Path) -> None:
+    tail = ', "traceEvents": [' + ", ".join(json.dumps(event) for event in some_events(4)) + "]"
+    (problem,) = read_text(tmp_path, text(some_events(COUNT), tail=tail)).problems
+    assert (problem.verdict, problem.count) == (Verdict.DAMAGED_EVENTS, 4)
+    assert "second traceEvents list" in problem.sentence
+
+
+VARIED = text([complete(f"op {zlib.crc32(b'%d' % index):x}", 1.5 + index) for index in range(40_000)])
+VARIED_GZIP = gzipped(VARIED)
+
+
+@settings(max_examples=40, deadline=None)
+@given(flips=st.lists(st.integers(100, len(VARIED_GZIP) - 9), min_size=1, max_size=5))
+def test_flipped_bytes_of_a_compressed_trace_are_damage_and_never_a_second_writer(
+    tmp_path_factory: pytest.TempPathFactory, flips: list[int]
+) -> None:
+    data = bytearray(VARIED_GZIP)
+    for at in flips:
+        data[at] ^= 0xFF
+    try:
+        table = read_text(tmp_path_factory.mktemp("flip"), bytes(data))
+    except TraceFormatError as error:
+        said = str(error)
+    else:
+        said = " ".join(item.sentence for item in table.problems if item.verdict is Verdict.TRUNCATED)
+    assert "its compressed data" in said or bytes(data) == VARIED_GZIP
+
+
+def test_a_list_that_seems_to_end_in_damaged_data_is_read_up_to_there(tmp_path: Path) -> None:
+    """What damaged data inflates to may close the list of events, with events after it."""
+    closed = VARIED.replace("},\n  {", "}],\n  {", 20_000).replace("}],\n  {", "},\n  {", 19_999)
+    data = bytearray(gzip.compress(closed.encode(), 1))
+    data[-6] ^= 0xFF
+    table = read_text(tmp_path, bytes(data))
+    assert 0 < len(table) < 40_000
+    assert [problem.verdict for problem in table.problems] == [Verdict.TRUNCATED]
 
 
 REFUSED: dict[str, tuple[bytes, Verdict]] = {
