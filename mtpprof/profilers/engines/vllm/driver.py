@@ -9,12 +9,14 @@ what vLLM leaves in /dev/shm.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import shutil
 import sys
 import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from mtpprof.errors import MtpprofError, RunError
@@ -30,39 +32,36 @@ from mtpprof.profilers.lifetime import die_with_parent
 from mtpprof.rundir import CaseRecord, RunDirectory, RunRecord
 
 EngineKey = tuple[Any, ...]
-FAILURES = (
-    OSError,
-    ImportError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    AssertionError,
-    LookupError,
-    AttributeError,
-)
-"""What vLLM raises when it cannot go on; mtpprof's own errors are `MtpprofError`."""
 
 
-def main() -> int:
-    """Run all that is left of the run; 1 when it failed, with the reason as an event of the run."""
+def main() -> None:
+    """Run all that is left of the run. What ends it early, whatever it is, is told as an event of the run."""
     die_with_parent()
     directory = RunDirectory(Path(sys.argv[1]))
     run = directory.run()
     guard = Guard(directory, run.timeout_s)
+    sys.excepthook = functools.partial(_tell, guard)
     host = VllmHost(run, directory, guard)
-    try:
-        run_cases(run, directory, host)
-        host.shut_down()
-    except MtpprofError as error:
-        guard.report(f"{type(error).__name__}: {error}")
-        return 1
-    except FAILURES as error:
-        traceback.print_exc()
+    run_cases(run, directory, host)
+    host.shut_down()
+    guard.stop()
+
+
+def _tell(guard: Guard, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Last words of the driver: vLLM raises whatever its libraries do, so this is where they all arrive."""
+    if isinstance(error, MtpprofError):
+        guard.report(f"{kind.__name__}: {error}")
+    else:
+        traceback.print_exception(kind, error, trace)
         guard.report(f"RunError: {guard.describe(error)}")
-        return 1
-    finally:
-        guard.stop()
-    return 0
+    _exit(1)
+
+
+def _exit(code: int) -> None:
+    """End at once: vLLM leaves threads that can delay a normal exit, and all results are on disk by now."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class VllmHost:
@@ -228,8 +227,5 @@ def engine_key(run: RunRecord, case: CaseRecord, enabled: frozenset[str]) -> Eng
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # vLLM leaves threads that can delay a normal exit; all results are on disk by now.
-    os._exit(code)
+    main()
+    _exit(0)

@@ -22,6 +22,9 @@ from mtpprof.rundir import CaseRecord, RunDirectory, RunRecord
 SHARED_MEMORY_BYTES = 128_000_000
 """What vLLM's message queues and the CPU's communicator take in /dev/shm (measured: 30 MB a rank)."""
 
+MAX_SOCKET_PATH = 107
+SOCKET_NAME = 37
+
 
 class VllmEngine:
     """`Engine` over unmodified vLLM."""
@@ -47,6 +50,13 @@ class VllmEngine:
         found = ["prefix caching is off, so that every window prefills alike"]
         if run.device == "cpu":
             found.append("eager mode, ranks bound to cores: what vLLM needs on the CPU to switch arms live")
+        if run.device == "cpu" and any(
+            case.model["family"] == "nemotron-h" and case.draft_tokens for case in run.cases
+        ):
+            found.append(
+                "with drafts, Mamba on the CPU does not compute the same in equal windows (seen with vLLM 0.32.0: logits vary); "
+                "with the weights written here tokens do not, acceptance does"
+            )
         for case in run.cases:
             if not self._given_model(run, case):
                 found += checkpoint.checkpoint_of(sizes.spec_of(case), device=run.device).deviations
@@ -59,6 +69,10 @@ class VllmEngine:
             raise UsageError(
                 "--nnodes: vLLM starts its own ranks on other hosts; give its options instead, e.g. "
                 "--vllm-arg distributed_executor_backend=ray."
+            )
+        if "nsys" in run.capture:
+            raise UsageError(
+                "--capture nsys: vLLM's own profiler traces its ranks; leave it out, or use --engine reference."
             )
         if run.acceptance_length is not None and run.device == "cpu":
             raise UsageError(
@@ -85,8 +99,7 @@ class VllmEngine:
             environment["HF_HUB_OFFLINE"] = "1"
         if run.device == "cpu":
             environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", core_binding(run.cases[0].tp))
-        # vLLM leaves sockets and rendezvous files where temporary files go; a socket's path must be short.
-        temporary = Path(tempfile.mkdtemp(prefix="mtpprof-vllm-"))
+        temporary = temporary_folder()
         environment["TMPDIR"] = str(temporary)
         return Command(
             argv=(sys.executable, "-m", "mtpprof.profilers.engines.vllm.driver", str(directory.root)),
@@ -125,6 +138,17 @@ class VllmEngine:
     def _given_model(run: RunRecord, case: CaseRecord) -> str | None:
         """The checkpoint to load, where one is given; None: it is written from the model's dimensions."""
         return checkpoint.given_model(run, case)
+
+
+def temporary_folder() -> Path:
+    """A new folder for the sockets and rendezvous files that vLLM leaves where temporary files go.
+
+    A socket's path may have 107 characters, of which vLLM takes 37; where the usual place is too deep, /tmp is taken.
+    """
+    base = tempfile.gettempdir()
+    name = "mtpprof-vllm-"
+    too_deep = len(f"{base}/{name}xxxxxxxx") + SOCKET_NAME > MAX_SOCKET_PATH
+    return Path(tempfile.mkdtemp(prefix=name, dir="/tmp" if too_deep else base))
 
 
 def core_binding(ranks: int) -> str:

@@ -12,7 +12,7 @@ from mtpprof.errors import MissingEnvironmentError, UsageError
 from mtpprof.profilers import machine
 from mtpprof.profilers.engines.base import Nodes
 from mtpprof.profilers.engines.vllm import patches
-from mtpprof.profilers.engines.vllm.engine import VllmEngine, core_binding
+from mtpprof.profilers.engines.vllm.engine import VllmEngine, core_binding, temporary_folder
 from mtpprof.profilers.engines.vllm.patches import Probed
 from mtpprof.profilers.run import choose_engine
 from mtpprof.rundir import RunDirectory, RunRecord
@@ -90,6 +90,8 @@ def test_what_vllm_cannot_do_is_refused_before_anything_starts(directory: RunDir
         preflight(make_run(), directory, Nodes(count=2, endpoint="h:1"))
     with pytest.raises(UsageError, match="no synthetic acceptance on the CPU"):
         preflight(msgspec.structs.replace(make_run(), acceptance_length=2.0), directory)
+    with pytest.raises(UsageError, match="--capture nsys"):
+        preflight(msgspec.structs.replace(make_run(), capture=["nsys"]), directory)
     with pytest.raises(UsageError, match="--dtype fp64"):
         preflight(make_run(dtype="fp64"), directory)
     with pytest.raises(UsageError, match="kimi-k3"):
@@ -153,6 +155,19 @@ def test_what_the_user_binds_stays(directory: RunDirectory, monkeypatch: pytest.
     command = VllmEngine().command(make_run(), directory, ONE_HOST)
     assert command.environment["VLLM_CPU_OMP_THREADS_BIND"] == "0-3|4-7"
     Path(command.environment["TMPDIR"]).rmdir()
+
+
+def test_sockets_find_room_below_a_deep_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 80)
+    deep.mkdir()
+    for base in (str(deep), "/tmp"):
+        monkeypatch.setattr("tempfile.tempdir", base)
+        folder = temporary_folder()
+        assert folder.is_dir()
+        assert len(str(folder / ("x" * 36))) <= 107
+        folder.rmdir()
 
 
 @pytest.mark.parametrize(
