@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -17,6 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from mtpprof.analyzers.boundedpattern import BoundedPattern, Budget
 from mtpprof.errors import InputError
 from mtpprof.models.traffic import Algorithm, Kind
 
@@ -116,7 +118,8 @@ class Rule:
     """One row: names that match `pattern` are this collective."""
 
     id: str
-    pattern: re.Pattern[str]
+    pattern: re.Pattern[str] | BoundedPattern
+    """Of a user's rule: bounded in time."""
     scope: Scope
     kind: Kind
     """`Kind.UNKNOWN`: the name does not tell; arguments or the operation around it may."""
@@ -138,6 +141,8 @@ LOOKS_LIKE_COMMUNICATION = re.compile(
 """Names that no rule knows and that are listed as possible communication, never counted."""
 
 
+MAX_FILE_BYTES = 1 << 20
+
 _KEYS = {
     "id",
     "pattern",
@@ -156,7 +161,7 @@ _KEYS = {
 def built_in_rules() -> tuple[Rule, ...]:
     """Every rule of `rules.toml`, in order: the first that matches a name decides."""
     text = resources.files("mtpprof.analyzers").joinpath("rules.toml").read_text(encoding="utf-8")
-    return _parse(text, "rules.toml")
+    return _parse(text, "rules.toml", None)
 
 
 def load_rules(path: Path) -> tuple[Rule, ...]:
@@ -166,39 +171,49 @@ def load_rules(path: Path) -> tuple[Rule, ...]:
         InputError: the file cannot be read, or a rule is wrong; names the file and the rule.
     """
     try:
-        return _parse(path.read_text(encoding="utf-8"), str(path))
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: is no ordinary file; give a TOML file of rules.")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise InputError(f"{path}: is larger than {MAX_FILE_BYTES:,} bytes; give a TOML file of rules.")
+        return _parse(data.decode("utf-8"), str(path), Budget())
     except OSError as error:
         raise InputError(f"{path}: the rules cannot be read ({error.strerror}); check the path.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: the rules are not UTF-8 text; save the file as UTF-8.") from error
 
 
-def _parse(text: str, name: str) -> tuple[Rule, ...]:
+def _parse(text: str, name: str, budget: Budget | None) -> tuple[Rule, ...]:
+    """Rules of a file; `budget` is None for ours, whose patterns need no bound."""
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{name}: not a TOML file ({error}); give each rule as a [[rule]] table.") from error
     tables = content.get("rule", [])
     if set(content) - {"rule"} or not isinstance(tables, list) or not tables:
         raise InputError(f"{name}: holds no rules; give each one as a [[rule]] table.")
-    rules = tuple(_rule(f"{name}: rule {number}", table) for number, table in enumerate(tables, start=1))
+    rules = tuple(
+        _rule(f"{name}: rule {number}", table, budget) for number, table in enumerate(tables, start=1)
+    )
     ids = [rule.id for rule in rules]
-    if twice := sorted({id for id in ids if ids.count(id) > 1}):
+    if twice := sorted(id for id, count in Counter(ids).items() if count > 1):
         raise InputError(f"{name}: the ids {twice} are used twice; give every rule its own.")
     return rules
 
 
-def _rule(where: str, table: Any) -> Rule:
+def _rule(where: str, table: Any, budget: Budget | None) -> Rule:
     if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
         raise InputError(f"{where} is not a table of texts; write every value in quotes.")
     if unknown := set(table) - _KEYS:
         raise InputError(f"{where} has unknown keys {sorted(unknown)}; known are {sorted(_KEYS)}.")
     if missing := {"id", "pattern", "kind"} - set(table):
         raise InputError(f"{where} lacks {sorted(missing)}; a rule needs an id, a pattern and a kind.")
+    text, title = table["pattern"], f"{where} ({table['id']})"
     try:
         return Rule(
             id=table["id"],
-            pattern=re.compile(table["pattern"]),
+            pattern=re.compile(text) if budget is None else BoundedPattern(text, title, budget),
             scope=Scope(table.get("scope", Scope.KERNEL)),
             kind=Kind(table["kind"]),
             implementation=str(table.get("implementation", table["id"])),
@@ -209,4 +224,4 @@ def _rule(where: str, table: Any) -> Rule:
             source=table.get("source", ""),
         )
     except (re.error, ValueError) as error:
-        raise InputError(f"{where} ({table['id']}) is wrong: {error}; correct it.") from error
+        raise InputError(f"{title} is wrong: {error}; correct it.") from error

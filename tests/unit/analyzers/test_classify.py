@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mtpprof.analyzers.boundedpattern import BoundedPattern, Budget
 from mtpprof.analyzers.classify import Classifier, kind_of_word, with_user_rules
 from mtpprof.analyzers.rules import Role, Scope, built_in_rules, load_rules
 from mtpprof.errors import InputError
@@ -748,7 +751,11 @@ def test_the_users_rules_stand_before_ours(tmp_path: Path) -> None:
         ),
         ('[[rule]]\nid = "a"\npattern = 3\nkind = "all_reduce"\n', "in quotes"),
         ('[[rule]]\nid = "a"\npattern = "x"\nkind = "reduce"\n' * 2, "used twice"),
+        ('[[rule]]\nid = "a"\npattern = "' + "(" * 5000 + ")" * 5000 + '"\nkind = "reduce"\n', "is wrong"),
+        ("rule = " + "[" * 5000 + "]" * 5000, "not a TOML file"),
+        ("#" * (1 << 20) + "\n", "larger than 1,048,576 bytes"),
     ],
+    ids=range(12),
 )
 def test_a_wrong_rules_file_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "mine.toml"
@@ -765,3 +772,33 @@ def test_a_rules_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -
     (tmp_path / "bytes.toml").write_bytes(b"\x9f\xff")
     with pytest.raises(InputError, match="UTF-8"):
         load_rules(tmp_path / "bytes.toml")
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "."])
+def test_endless_files_are_no_rules(path: str) -> None:
+    with pytest.raises(InputError, match="no ordinary file"):
+        load_rules(Path(path))
+
+
+def test_a_pipe_is_no_rules_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="no ordinary file"):
+        load_rules(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(a|a)*$", "(.*)*x", "a*a*a*a*b"])
+def test_no_pattern_takes_for_ever(pattern: str) -> None:
+    bounded = BoundedPattern(pattern, "mine.toml: rule 1 (a)", Budget(total_s=0.2))
+    with suppress(InputError):
+        assert bounded.search("a" * 200 + "!") is None
+
+
+def test_a_pattern_that_uses_up_its_time_is_named() -> None:
+    budget = Budget(total_s=0.2)
+    slow = BoundedPattern("(a|aa)+$", "mine.toml: rule 1 (slow)", budget)
+    quick = BoundedPattern("a", "mine.toml: rule 2 (quick)", budget)
+    assert quick.search("a") is not None
+    with pytest.raises(InputError, match=r"mine.toml: rule 1 \(slow\): .* need more than 0.2 s"):
+        slow.search("a" * 200 + "!")
+    with pytest.raises(InputError, match="need more than"):
+        quick.search("a")
