@@ -116,7 +116,11 @@ VERDICTS: dict[Verdict, VerdictInfo] = {
         Severity.ERROR, _ALL, "give a torch profiler JSON or an exported Nsight Systems SQLite file"
     ),
     Verdict.UNREADABLE: _info(Severity.ERROR, _ALL, "see the reason"),
-    Verdict.TOO_LARGE: _info(Severity.ERROR, _ALL, "raise the limit if the file is to be trusted"),
+    Verdict.TOO_LARGE: _info(
+        Severity.ERROR,
+        _ALL,
+        "profile a shorter window; if the file is to be trusted, analyze and doctor read more of it with --max-gb",
+    ),
     Verdict.INTERLEAVED: _info(Severity.ERROR, _ALL, "capture again with a path of its own for every rank"),
     Verdict.DAMAGED_TEXT: _info(Severity.NOTE, _NONE),
     Verdict.DAMAGED_EVENTS: _info(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mtpprof.cli.limits import MaxGb, load_options
 from mtpprof.cli.output import Format, stderr_console, write_json, write_tables
 from mtpprof.errors import ExitCode, UsageError
 
@@ -60,6 +61,7 @@ def analyze(
     model: Annotated[
         str | None, typer.Option(help="Preset or config.json: derives the bytes of calls that carry none.")
     ] = None,
+    max_gb: MaxGb = None,
     style: Annotated[Format, typer.Option("--format", help="How to write the result.")] = Format.TABLE,
 ) -> None:
     """Attribute the time and bytes of profiler traces to their collectives.
@@ -84,7 +86,10 @@ def analyze(
     columns = _checked(by, DEFAULT_BY, _columns(), "--by")
     views = _checked(show, DEFAULT_SHOW, ("groups", *render.VIEWS, "all"), "--show")
     options = attribution_options(ranks, window, steps, rules, model)
-    found = [attribute(traces, options) for traces in open_traces(paths, parse_rank_map(rank_map or ()))]
+    found = [
+        attribute(traces, options)
+        for traces in open_traces(paths, parse_rank_map(rank_map or ()), load_options(max_gb))
+    ]
     if style is Format.JSON:
         write_json([render.as_values(one, columns) for one in found])
     elif style is Format.CSV:

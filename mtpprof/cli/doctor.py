@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mtpprof.cli.limits import MaxGb, load_options
 from mtpprof.cli.output import Format, Table, write_json, write_tables
 from mtpprof.errors import ExitCode
 
@@ -28,6 +29,7 @@ def doctor(
         str | None,
         typer.Option(metavar="vllm", help="Examine what mtpprof reaches into of the installed vLLM."),
     ] = None,
+    max_gb: MaxGb = None,
     style: Annotated[Format, typer.Option("--format", help="How to write the result.")] = Format.TABLE,
 ) -> None:
     """Look at this machine (Python, torch, CPUs, GPUs and links, NCCL, vLLM, nsys, shared memory, disk, ports), or at traces.
@@ -47,7 +49,7 @@ def doctor(
     if engine is not None:
         _examine_engine(engine, style)
     elif paths:
-        _examine_traces(paths, rank_map or [], style)
+        _examine_traces(paths, rank_map or [], max_gb, style)
     else:
         _examine_machine(style)
 
@@ -99,12 +101,12 @@ def _examine_engine(engine: str, style: Format) -> None:
         raise typer.Exit(ExitCode.ENVIRONMENT)
 
 
-def _examine_traces(paths: list[Path], rank_map: list[str], style: Format) -> None:
+def _examine_traces(paths: list[Path], rank_map: list[str], max_gb: float | None, style: Format) -> None:
     from mtpprof.analyzers.discovery import examine_traces, parse_rank_map
     from mtpprof.analyzers.verdicts import Severity, worst
     from mtpprof.cli.render.verdicts import as_values, verdicts_table
 
-    sets = examine_traces(paths, parse_rank_map(rank_map))
+    sets = examine_traces(paths, parse_rank_map(rank_map), load_options(max_gb))
     if style is Format.JSON:
         write_json([as_values(traces) for traces in sets])
     else:

@@ -100,6 +100,9 @@ def test_every_view_prints(mtpprof: Call) -> None:
         ((".", "--steps", "x:y"), 2, "--steps x:y"),
         ((".", "--rank-map", "nothing"), 2, "FILE=RANK"),
         ((".", "--rules", "none.toml"), 3, "none.toml"),
+        ((".", "--rules", "/dev/zero"), 3, "no ordinary file"),
+        ((".", "--max-gb", "0"), 2, "--max-gb 0"),
+        ((".", "--max-gb", "nan"), 2, "--max-gb nan"),
         ((".", "--model", "no-model"), 2, "no-model"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -182,6 +185,26 @@ def test_rules_of_ones_own(mtpprof: Call, tmp_path: Path) -> None:
     assert [suspect["name"] for suspect in without["suspects"]] == ["my_team::fast_all_reduce<int>"]
     (found,) = analyzed(mtpprof, "rank0.json.gz", "--rules", "rules.toml")
     assert found["groups"][0]["key"]["implementation"] == "my_team"
+
+
+@pytest.mark.parametrize("command", ["analyze", "doctor"])
+def test_the_way_past_the_limit_is_an_option(mtpprof: Call, tmp_path: Path, command: str) -> None:
+    (tmp_path / "rank0.json.gz").write_bytes(
+        small_trace("ncclDevKernel_AllReduce_Sum_bf16_RING_LL()", rank=0)
+    )
+    refused = mtpprof(command, ".", "--max-gb", "0.0000001")
+    assert refused.returncode == 3
+    assert "holds more than 100 bytes of text" in refused.stdout + refused.stderr
+    assert "--max-gb" in refused.stdout + refused.stderr
+    assert mtpprof(command, ".", "--max-gb", "1").returncode == 0
+
+
+def test_a_rule_that_never_ends_is_named(mtpprof: Call, tmp_path: Path) -> None:
+    (tmp_path / "rank0.json.gz").write_bytes(small_trace("a" * 200 + "!", rank=0))
+    (tmp_path / "rules.toml").write_text('[[rule]]\nid = "slow"\npattern = "(a|aa)+$"\nkind = "all_reduce"\n')
+    answer = mtpprof("analyze", ".", "--rules", "rules.toml")
+    assert answer.returncode == 3
+    assert "rules.toml: rule 1 (slow)" in answer.stderr
 
 
 def test_doctor_names_the_verdict_of_every_file(mtpprof: Call) -> None:

@@ -7,6 +7,7 @@ a table with `Problem`s. To add a format is to write a class with the members of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
@@ -55,6 +56,11 @@ class Limits:
     ratio_from_bytes: int = 256 << 20
     max_gap_bytes: int = 32 << 20
     """Longest stretch of text without the boundary of an event: bounds the memory."""
+
+    @classmethod
+    def of_trusted(cls, max_text_bytes: int) -> Limits:
+        """Limits for a file that the user vouches for: its size alone is bounded."""
+        return cls(max_text_bytes=max_text_bytes, max_ratio=inf, max_gap_bytes=max_text_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -364,6 +364,14 @@ class TestLimits:
             len(read_one_with(tmp_path, content, Limits(ratio_from_bytes=1 << 10, max_ratio=1000))) == COUNT
         )
 
+    def test_a_file_that_is_vouched_for_is_bounded_by_its_size_alone(self, tmp_path: Path) -> None:
+        bomb = gzip.compress((WHOLE.rstrip()[:-3] + " " * (20 << 20) + "]}").encode(), 1)
+        with pytest.raises(TraceFormatError, match="--max-gb"):
+            read_one_with(tmp_path, bomb, Limits(ratio_from_bytes=1 << 20, max_ratio=50))
+        assert len(read_one_with(tmp_path, bomb, Limits.of_trusted(1 << 30))) == COUNT
+        with pytest.raises(TraceFormatError, match="holds more than 1,048,576 bytes"):
+            read_one_with(tmp_path, bomb, Limits.of_trusted(1 << 20))
+
     def test_text_without_a_boundary_is_refused(self, tmp_path: Path) -> None:
         content = '{"traceEvents": [{"ph": "X", "name": "' + "a" * (8 << 20)
         with pytest.raises(TraceFormatError) as caught:
