@@ -21,8 +21,8 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints/cpu.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints/cpu.txt -e .
 	@touch $@
 
-$(VENV)/.dev-installed: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints/cpu.txt -e '.[dev,perfetto]'
+$(VENV)/.dev-installed: $(VENV)/.installed constraints/dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints/cpu.txt -c constraints/dev.txt -e '.[dev,perfetto]'
 	@touch $@
 
 install: $(VENV)/.installed ## Make .venv and install mtpprof with the CPU build of torch

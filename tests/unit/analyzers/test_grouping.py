@@ -87,7 +87,12 @@ def test_bandwidth_without_waits_is_over_the_duration_and_says_so() -> None:
 
 def test_unknown_bytes_give_none_and_never_zero() -> None:
     only = by(some_calls(), "implementation")["torch_symm_mem",]
-    assert (only.payload_bytes, only.wire_bytes, only.bytes_known, only.busbw_gb_per_s) == (None, None, 0, None)
+    assert (only.payload_bytes, only.wire_bytes, only.bytes_known, only.busbw_gb_per_s) == (
+        None,
+        None,
+        0,
+        None,
+    )
     assert only.busbw_basis == ""
 
 

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from mtpprof.analyzers.report import ArmReport, Report, make_report
-from mtpprof.cli.output import Format
+from mtpprof.cli.reportformat import ReportFormat
 from mtpprof.cli.report import show_report
 from mtpprof.rundir import RunDirectory
 from tests.runs import Recipe, write_run
@@ -136,7 +136,7 @@ def test_the_report_of_a_damaged_run_is_shown_and_ends_with_3(
 ) -> None:
     cut(*traces(run))
     with pytest.raises(typer.Exit) as caught:
-        show_report(run, Format.TABLE)
+        show_report(run, ReportFormat.TABLE)
     assert caught.value.exit_code == 3
     shown = capsys.readouterr()
     assert "ends in the middle" in shown.err
