@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from mtpprof.analyzers.report import ArmReport, Report, make_report
-from mtpprof.cli.reportformat import ReportFormat
 from mtpprof.cli.report import show_report
+from mtpprof.cli.reportformat import ReportFormat
 from mtpprof.rundir import RunDirectory
 from tests.runs import Recipe, write_run
 
