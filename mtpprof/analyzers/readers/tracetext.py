@@ -81,9 +81,9 @@ class TraceText:
             yield from self._batches()
         except TraceFormatError as error:
             # What damaged compressed data inflates to says nothing of who wrote the file.
-            if self._salvager is None or not self._is_corrupt():
+            if not self._is_corrupt():
                 raise
-            if events := self._before(error, self._salvager):
+            if events := self._before(error):
                 yield events
             elif not self.notes.events:
                 reason = f"{self._source.damage}, before its first event"
@@ -132,11 +132,13 @@ class TraceText:
         first = next(self.batches(), [])
         return self.metadata, first
 
-    def _before(self, error: TraceFormatError, salvager: Salvager) -> list[AnyEvent]:
+    def _before(self, error: TraceFormatError) -> list[AnyEvent]:
         """The events of the present stretch that stand before its first damage."""
         found = [at for at in (self.notes.first_damage, error.offset) if at is not None]
         length = min(found, default=0) - self._offset
-        events = salvager.last_events(self._buffer[:length], self._offset).events if length > 0 else []
+        if self._salvager is None or length <= 0:
+            return []
+        events = self._salvager.last_events(self._buffer[:length], self._offset).events
         self.notes.truncated = self._source.damage
         return events
 

@@ -25,7 +25,8 @@ def test_what_forbids_an_answer_is_a_warning_or_worse_and_has_a_remedy() -> None
 def test_withholding_names_the_reasons() -> None:
     problems = [problem(Verdict.TRUNCATED), problem(Verdict.MISSING_RANKS), problem(Verdict.TIME_NOT_EXACT)]
     assert withheld(problems, Answer.CROSS_RANK) == tuple(problems[:2])
-    assert withheld(problems, Answer.COUNTS) == ()
+    assert withheld(problems, Answer.COUNTS) == (problems[0],)
+    assert withheld(problems[1:], Answer.COUNTS) == ()
     assert withheld([problem(Verdict.EMPTY)], Answer.TIME)
 
 
