@@ -43,6 +43,9 @@ class Standing:
     def stop(self) -> None:
         self.stopped = True
 
+    def move_log(self) -> None:
+        pass
+
     def wait(self, seconds: float) -> bool:
         return self.running
 

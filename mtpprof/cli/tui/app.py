@@ -224,6 +224,8 @@ class DashboardApp(App[None]):
         self.start_run(["run", "--resume", str(directory.root.absolute())])
 
     def _tick(self) -> None:
+        if self.started is not None:
+            self.started.move_log()
         if self.started is not None and not self.started.running and self.store.record is None:
             self.store.verdict = self.starting_text().removeprefix("! ")
         if isinstance(self.screen, LivePage | LaunchPage) and (

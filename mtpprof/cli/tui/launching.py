@@ -23,7 +23,7 @@ from mtpprof.models.optimizations import CATALOGUE
 from mtpprof.profilers.engines.base import Nodes
 from mtpprof.profilers.plan import DEFAULT_MODELS, PlanOptions, Setting, make_cases
 from mtpprof.profilers.run import DEFAULT_ROOT, ENGINES, choose_engine
-from mtpprof.rundir import LOGS, RunDirectory
+from mtpprof.rundir import LOGS, RUN_FILE, RunDirectory
 
 RUN_LOG = "run.log"
 """What the run's own command printed, beside the logs of the ranks."""
@@ -162,7 +162,9 @@ class StartedRun:
         self.directory = RunDirectory(folder)
         given = any(word.partition("=")[0] in ("--out", "--resume") for word in words)
         line = [sys.executable, "-m", "mtpprof", *words, *([] if given else ["--out", str(folder)])]
-        log = folder / LOGS / RUN_LOG
+        # A new run wants its folder empty: until it has written its record, what it prints goes beside the folder.
+        resumed = (folder / RUN_FILE).exists()
+        self._log = log = folder / LOGS / RUN_LOG if resumed else folder.with_name(f"{folder.name}.log")
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("ab") as stream:
@@ -194,10 +196,19 @@ class StartedRun:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGINT)
 
+    def move_log(self) -> None:
+        """Put what the command prints among the run's logs, as soon as the run has its folder."""
+        target = self.directory.root / LOGS / RUN_LOG
+        if self._log != target and (self.directory.root / RUN_FILE).exists():
+            with suppress(OSError):
+                target.parent.mkdir(exist_ok=True)
+                self._log.replace(target)  # an open file follows its name
+                self._log = target
+
     def last_words(self) -> str:
         """What its command said last."""
         try:
-            text = (self.directory.root / LOGS / RUN_LOG).read_text(encoding="utf-8", errors="replace")
+            text = self._log.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
         lines = [line for line in text.splitlines() if line.strip()]

@@ -88,4 +88,4 @@ def test_a_command_that_fails_leaves_its_words(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot be started"):
-        StartedRun(["run", "--out", str(tmp_path / "file")])
+        StartedRun(["run", "--out", str(tmp_path / "file" / "run")])
