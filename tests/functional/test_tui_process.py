@@ -88,7 +88,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 def only_run(folder: Path) -> RunDirectory:
     """The run that was started in a folder."""
-    (run,) = (folder / "runs").iterdir()
+    (run,) = (path for path in (folder / "runs").iterdir() if path.is_dir())
     return RunDirectory(run)
 
 
