@@ -6,6 +6,7 @@ range names unescaped into its JSON. Emitter (profilers) and reader (analyzers) 
     mtpprof::step index=7
     mtpprof::phase name=draft[2]
     mtpprof::argmax site=mtp.lm_head rows=16 width=129280
+    mtpprof::graph calls=12                    (around the replay of a graph; its collectives follow as ranges within)
     mtpprof::all_reduce site=layers.3.moe.final phase=target shape=16x7168 dtype=bf16 bytes=229376 group=tp n=4
         impl=shm_oneshot seq=812 fused=residual_rmsnorm        (one line)
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 PREFIX = "mtpprof::"
 STEP = "step"
 PHASE = "phase"
+GRAPH = "graph"
 ARGMAX = "argmax"
 
 
@@ -65,6 +67,11 @@ def argmax_name(site: str, rows: int, width: int) -> str:
     return f"{PREFIX}{ARGMAX} site={site} rows={rows} width={width}"
 
 
+def graph_name(calls: int) -> str:
+    """Range name around the replay of a graph that holds so many collectives."""
+    return f"{PREFIX}{GRAPH} calls={calls}"
+
+
 def split(name: str) -> tuple[str, dict[str, str]] | None:
     """Head and `key=value` words of one of our range names; None for any other name."""
     if not name.startswith(PREFIX):
@@ -76,7 +83,7 @@ def split(name: str) -> tuple[str, dict[str, str]] | None:
 def parse_collective(name: str) -> CollectiveRange | None:
     """Read back `CollectiveRange.name()`; None where the name is not one, or is damaged."""
     parts = split(name)
-    if parts is None or parts[0] in (STEP, PHASE, ARGMAX):
+    if parts is None or parts[0] in (STEP, PHASE, GRAPH, ARGMAX):
         return None
     kind, words = parts
     try:

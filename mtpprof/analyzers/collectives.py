@@ -27,6 +27,7 @@ from mtpprof.analyzers.evidence import (
     OwnRanges,
 )
 from mtpprof.analyzers.links import GRAPH_LAUNCHES, Launches, Named, Nest, named
+from mtpprof.analyzers.replays import ranges_of_replays
 from mtpprof.analyzers.rules import Role, Scope
 from mtpprof.analyzers.table import I64, MISSING, Bools, Category, EventTable
 from mtpprof.models.traffic import Kind
@@ -76,6 +77,8 @@ def _calls_on_device(evidence: Evidence, kernels: I64, classifier: Classifier) -
     heads = known.only([item.role is Role.COLLECTIVE for item in known.classifications])
     launch, graph = _launches(table, heads.rows, kernels)
     around = _own_range(evidence, launch, graph)
+    replayed, told, differing = ranges_of_replays(table, evidence.own, heads.rows, launch, graph)
+    around = np.where(replayed != MISSING, replayed, around)
     columns = evidence.from_names(heads)
     columns["on_device"][:] = True
     columns["graph"] = graph
@@ -87,9 +90,13 @@ def _calls_on_device(evidence: Evidence, kernels: I64, classifier: Classifier) -
     columns["dur_ns"] = end[heads.rows] - table.ts_ns[heads.rows]
     columns["exposed_ns"] = _exposed(table, heads.rows, kernels[~merged[kernels]], end)
     kept = ~merged[heads.rows]
-    return {name: column[kept] for name, column in columns.items()}, list(
-        _notes(evidence, around, classifier)
-    )
+    notes = list(_notes(evidence, around, classifier))
+    if differing:
+        notes.append(
+            f"{differing} of {told} replayed graphs have other numbers of collective kernels than were captured; "
+            f"their calls have neither site nor size."
+        )
+    return {name: column[kept] for name, column in columns.items()}, notes
 
 
 def _launches(table: EventTable, rows: I64, kernels: I64) -> tuple[I64, I64]:

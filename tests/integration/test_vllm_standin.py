@@ -70,10 +70,19 @@ def run(tmp_path: Path, standin: Path) -> Iterator[Callable[..., Ended]]:
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(temporary),
         }
-        words = [sys.executable, "-m", "mtpprof", "run", "--engine", "vllm", "--tp", "2", "--format", "json"]
-        words += ["--model", "deepseek-v3.2", *SMALL, *options]
+        words = [sys.executable, "-m", "mtpprof", "run", "--format", "json", *options]
         if "--resume" not in options:
-            words += ["--out", str(directory.root)]
+            words += [
+                "--engine",
+                "vllm",
+                "--tp",
+                "2",
+                "--model",
+                "deepseek-v3.2",
+                "--out",
+                str(directory.root),
+            ]
+            words += [word for index, word in enumerate(SMALL) if SMALL[index - index % 2] not in options]
         start_s = time.monotonic()
         process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
@@ -160,6 +169,13 @@ def test_a_failure_is_one_sentence(run: Callable[..., Ended], fail: str, words: 
     for word in words:
         assert word in message(ended), message(ended)
     assert ended.directory.run().status == "failed"
+
+
+def test_a_start_has_five_times_the_patience_of_a_step(run: Callable[..., Ended]) -> None:
+    ended = run("--timeout", "1", "--opt", "local-argmax=on", fail="start-hang")
+    assert ended.code == ExitCode.RUN_FAILED
+    assert "no progress for 5 s while" in message(ended)
+    assert "starting vLLM; its log ends with: 'starting'" in message(ended)
 
 
 @pytest.mark.parametrize(("fail", "doing"), [("step-hang", "round 0"), ("stop-hang", "stopping vLLM")])

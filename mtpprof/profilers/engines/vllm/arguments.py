@@ -75,12 +75,23 @@ def engine_arguments(
         },
     }
     if case.draft_tokens:
-        arguments["speculative_config"] = {"method": "mtp", "num_speculative_tokens": case.draft_tokens}
+        arguments["speculative_config"] = {
+            "method": "mtp",
+            "num_speculative_tokens": case.draft_tokens,
+            **_acceptance(run.acceptance_length),
+        }
     if run.device == "cpu":
         arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES}
     for name in case.switched:
         arguments = merged(arguments, SWITCHES[name].arguments(name in enabled))
     return merged(arguments, parse_arguments(run.engine_arguments))
+
+
+def _acceptance(length: float | None) -> dict[str, Any]:
+    """Synthetic acceptance as vLLM has it; there is none on the CPU."""
+    if length is None:
+        return {}
+    return {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": length}
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from types import TracebackType
 from typing import Any
 
 from mtpprof.errors import MtpprofError, RunError
+from mtpprof.models.ledger import TARGET, draft_phase
+from mtpprof.models.optimizations import expected_collectives
 from mtpprof.profilers import sizes
 from mtpprof.profilers.engines.vllm import arguments, checkpoint, patches
 from mtpprof.profilers.engines.vllm.guard import Guard
@@ -109,16 +111,10 @@ class VllmHost:
         )
 
     def _start(self, case: CaseRecord, enabled: frozenset[str]) -> None:
-        run, spec = self._run, sizes.spec_of(case)
-        with self._guard.patience(f"{case.id}: writing the model", START_TIMEOUT_S):
+        run = self._run
+        with self._guard.patience(f"{case.id}: writing the model", START_PATIENCE * run.timeout_s):
             model = self._model_folder(case)
-        Handshake(
-            run_id=run.id,
-            family=spec.family,
-            blocks=spec.blocks,
-            draft_blocks=spec.mtp.blocks if spec.mtp else "",
-            device=run.device,
-        ).write(os.environ)
+        handshake_of(run, case, enabled).write(os.environ)
         self._set_environment(case, enabled)
         alike = [
             each for each in run.cases if engine_key(run, each, enabled) == engine_key(run, case, enabled)
@@ -126,7 +122,7 @@ class VllmHost:
         options = arguments.engine_arguments(
             run, alike, model=model, traces=str(self._scratch / "traces"), enabled=enabled
         )
-        with self._guard.patience(f"{case.id}: starting vLLM", START_TIMEOUT_S):
+        with self._guard.patience(f"{case.id}: starting vLLM", START_PATIENCE * run.timeout_s):
             self._llm = self._construct(options)
             self._guard.watch(self._workers())
         self._directory.append_event("workers_ready", ranks=case.tp, transport="vllm")
@@ -205,8 +201,27 @@ class ArmSwitcher:
         """See `Session`."""
 
 
-START_TIMEOUT_S = 900.0
-"""A start loads weights and may compile; --timeout is for steps."""
+START_PATIENCE = 5
+"""A start loads weights and may compile: it gets so many times the --timeout of a step."""
+
+
+def handshake_of(run: RunRecord, case: CaseRecord, enabled: frozenset[str]) -> Handshake:
+    """What the plugin is told of a case and of the arm that its engine starts with."""
+    spec = sizes.spec_of(case)
+    order: dict[str, list[tuple[str, str]]] = {TARGET: [], draft_phase(0): []}
+    if not is_live(run):
+        for entry in expected_collectives(spec, sizes.workload_of(case), enabled):
+            order.get(entry.phase, []).append((entry.kind, entry.site))
+    return Handshake(
+        run_id=run.id,
+        family=spec.family,
+        blocks=spec.blocks,
+        draft_blocks=spec.mtp.blocks if spec.mtp else "",
+        device=run.device,
+        tp=case.tp,
+        target_order=order[TARGET],
+        draft_order=order[draft_phase(0)],
+    )
 
 
 def arm_name(case: CaseRecord, enabled: frozenset[str]) -> str:

@@ -55,7 +55,7 @@ class Guard:
     def patience(self, doing: str, limit_s: float) -> Iterator[None]:
         """Something that may take long without a sign of life."""
         outer = self._limit_s, self._doing
-        self._limit_s = max(limit_s, self._timeout_s)
+        self._limit_s = limit_s
         self.feed(doing)
         yield  # where this fails, `doing` stays what is told
         self._limit_s, doing = outer

@@ -26,6 +26,11 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks of the target, in the letters of `ModelSpec`."""
     draft_blocks: str = ""
     device: str = "cpu"
+    tp: int = 1
+    target_order: list[tuple[str, str]] = []
+    """Kind and site of the collectives of a target pass, in order, where compiled code has no modules to tell them by; else empty."""
+    draft_order: list[tuple[str, str]] = []
+    """The same of a draft pass."""
 
     @property
     def layer_blocks(self) -> int:

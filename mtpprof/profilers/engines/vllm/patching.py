@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from mtpprof.profilers.engines.vllm import seam
+from mtpprof.profilers.engines.vllm import graphs, seam
 from mtpprof.profilers.engines.vllm.handshake import Handshake
 from mtpprof.profilers.engines.vllm.switches import FUSED
 from mtpprof.profilers.engines.vllm.worker import TRACKER, set_up
@@ -26,11 +26,23 @@ def apply_patches(handshake: Handshake) -> None:
         importlib.import_module("vllm.v1.worker.cpu_worker")
     state = importlib.import_module("vllm.distributed.parallel_state")
     seam.install(state.GroupCoordinator, TRACKER)
+    if handshake.device == "cuda":
+        _listen_on_cuda(handshake)
     worker_class = importlib.import_module("vllm.v1.worker.gpu_worker").Worker
     worker_class.load_model = _once(worker_class.load_model, _set_up_after)
     for family, patch in FAMILY_PATCHES:
         if family == handshake.family:
             patch(handshake)
+
+
+def _listen_on_cuda(handshake: Handshake) -> None:
+    """What bypasses the coordinator there: replayed graphs, and FlashInfer's fused all-reduce where it is installed."""
+    graphs.install(importlib.import_module("torch").cuda.CUDAGraph, TRACKER)
+    try:
+        flashinfer: Any = importlib.import_module("flashinfer.comm")
+        flashinfer.allreduce_fusion = seam.wrap_fused(flashinfer.allreduce_fusion, TRACKER, handshake.tp)
+    except (ImportError, AttributeError):
+        return
 
 
 def _once(original: Callable[..., Any], wrap: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
@@ -78,11 +90,6 @@ def _patch_deepseek(handshake: Handshake) -> None:
     if handshake.device == "cuda":
         _replace_fused_helper("vllm.models.deepseek_v32.nvidia.mtp", lambda: FUSED.draft)
         _replace_fused_helper("vllm.models.deepseek_v32.nvidia.model", lambda: FUSED.target)
-        common: Any = importlib.import_module("vllm.models.common.ops.fused_allreduce_rms_norm")
-        if common.flashinfer_trtllm_fused_allreduce_norm is not None:
-            common.flashinfer_trtllm_fused_allreduce_norm = seam.wrap_fused(
-                common.flashinfer_trtllm_fused_allreduce_norm, TRACKER
-            )
 
 
 def _replace_fused_helper(name: str, is_on: Callable[[], bool]) -> None:

@@ -1,8 +1,8 @@
 """The one place in vLLM that every platform's collectives pass, wrapped so that each names itself while a window is recorded.
 
 `GroupCoordinator._all_reduce_out_place` and its siblings lie inside the opaque custom operators of CUDA and are called directly on
-the CPU. FlashInfer's fused all-reduce bypasses them and is wrapped where vLLM's helper calls it. Which backend carries a call out is
-read off the predicates that vLLM's own dispatch asks, in its order.
+the CPU. FlashInfer's fused all-reduce bypasses them and is wrapped by itself. Which backend carries a call out is read off the
+predicates that vLLM's own dispatch asks, in its order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from mtpprof.models.optimizations import FUSED_RESIDUAL_RMSNORM
 from mtpprof.models.traffic import Kind
 from mtpprof.profilers.engines.vllm.sites import FUSED_HELPER, MOE_FUNCTIONS, Place
-from mtpprof.profilers.engines.vllm.tracker import Tracker
+from mtpprof.profilers.engines.vllm.tracker import Call, Tracker
 
 WRAPPED = "_mtpprof_original"
 MAX_FRAMES = 24
@@ -55,49 +55,67 @@ def install(coordinator: type, tracker: Tracker) -> None:
 def _wrapped(original: Callable[..., Any], kind: Kind, tracker: Tracker) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if not tracker.recording or self.world_size == 1 or not hasattr(tensor, "dtype"):
+        if not tracker.listening or self.world_size == 1 or not hasattr(tensor, "dtype"):
             return original(self, tensor, *args, **kwargs)
-        scope = tracker.collective(
-            kind,
-            tuple(tensor.shape),
-            dtype_name(tensor.dtype),
+        told = Call(
+            kind=kind,
+            shape=tuple(tensor.shape),
+            dtype=dtype_name(tensor.dtype),
+            payload_bytes=payload_of(kind, tensor, self.world_size),
             group=str(self.unique_name).partition(":")[0],
             group_size=self.world_size,
             implementation=implementation(self, kind, tensor),
             place=caller(sys._getframe(1)),
         )
-        with scope:
+        with tracker.collective(told):
             return original(self, tensor, *args, **kwargs)
 
     setattr(call, WRAPPED, original)
     return call
 
 
-def wrap_fused(original: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
-    """FlashInfer's fused all-reduce + residual + RMSNorm, naming itself; `original` takes keyword arguments only."""
+FUSED_PATTERNS = {
+    1: FUSED_RESIDUAL_RMSNORM,
+    2: f"{FUSED_RESIDUAL_RMSNORM}_fp8",
+    3: f"{FUSED_RESIDUAL_RMSNORM}_fp4",
+    4: f"{FUSED_RESIDUAL_RMSNORM}_out_fp8",
+    5: f"{FUSED_RESIDUAL_RMSNORM}_out_fp4",
+}
+"""FlashInfer's `AllReduceFusionPattern`; 0 is a plain all-reduce, which comes through the coordinator."""
+
+
+def wrap_fused(original: Callable[..., Any], tracker: Tracker, group_size: int) -> Callable[..., Any]:
+    """FlashInfer's `allreduce_fusion`, which vLLM's helper and its compiler's pass call with keywords, naming itself."""
     if hasattr(original, WRAPPED):
         return original
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        tensor = kwargs.get("allreduce_in", args[0] if args else None)
-        if not tracker.recording or tensor is None:
+        tensor, fused = kwargs.get("input"), FUSED_PATTERNS.get(int(kwargs.get("pattern", 0)))
+        if not tracker.listening or tensor is None or fused is None:
             return original(*args, **kwargs)
-        scope = tracker.collective(
-            Kind.ALL_REDUCE,
-            tuple(tensor.shape),
-            dtype_name(tensor.dtype),
+        told = Call(
+            kind=Kind.ALL_REDUCE,
+            shape=tuple(tensor.shape),
+            dtype=dtype_name(tensor.dtype),
+            payload_bytes=payload_of(Kind.ALL_REDUCE, tensor, group_size),
             group="tp",
-            group_size=int(kwargs.get("world_size", 1)),
+            group_size=group_size,
             implementation="flashinfer",
             place=Place(function=FUSED_HELPER),
-            fused=FUSED_RESIDUAL_RMSNORM,
+            fused=fused,
         )
-        with scope:
+        with tracker.collective(told):
             return original(*args, **kwargs)
 
     setattr(call, WRAPPED, original)
     return call
+
+
+def payload_of(kind: Kind, tensor: Any, group_size: int) -> int:
+    """Payload of a call on this rank's `tensor`, in the sense of nccl-tests."""
+    size = int(tensor.numel()) * int(tensor.element_size())
+    return size * group_size if kind in (Kind.ALL_GATHER, Kind.GATHER) else size
 
 
 _DTYPES = {

@@ -20,6 +20,7 @@ from mtpprof.models.ledger import (
     MOE_SHARED,
     MTP_PREFIX,
 )
+from mtpprof.models.traffic import Kind
 from mtpprof.profilers.engines.vllm.handshake import Handshake
 
 FUSED_HELPER = "fused_allreduce_rms_norm"
@@ -67,23 +68,27 @@ class SiteMap:
         self._model = handshake
         self._layers = len(handshake.blocks) // handshake.layer_blocks
 
-    def site(self, place: Place, *, drafting: bool, block: int) -> str:
+    def site(self, place: Place, kind: Kind, *, drafting: bool, block: int, order: int) -> str:
         """The ledger's name of a place.
 
         Args:
             place: where the call came from.
+            kind: what the call does.
             drafting: whether the draft module runs.
-            block: number of blocks that this pass has reduced so far, for calls that no module owns.
+            block: number of blocks that this pass has reduced so far, for the fused helper.
+            order: number of collectives that this pass has issued so far, for compiled code, which has no modules.
         """
         prefix = MTP_PREFIX if drafting else ""
         if place.function == FUSED_HELPER:
-            return self._fused(prefix, block) or place.text
+            return self._by_order(kind, drafting, order) or self._fused(prefix, block) or place.text
         if place.owner == "VocabParallelEmbedding":
             return f"{prefix}{EMBED}"
         if place.owner == "LogitsProcessor":
             return DRAFT_LM_HEAD if drafting else LM_HEAD
         if drafting and place.prefix.endswith("eh_proj"):
             return EH_PROJ
+        if not place.owner and not place.prefix:
+            return self._by_order(kind, drafting, order) or place.text
         found = _LAYER.search(place.prefix)
         tail = self._tail(found[2], place.function, drafting) if found else None
         if found is None or tail is None:
@@ -91,6 +96,12 @@ class SiteMap:
         # DeepSeek-like drafts count on from the target's layers, Nemotron's from 0.
         layer = int(found[1]) % self._layers if drafting and int(found[1]) >= self._layers else int(found[1])
         return f"{prefix}layers.{layer}.{tail}"
+
+    def _by_order(self, kind: Kind, drafting: bool, order: int) -> str | None:
+        expected = self._model.draft_order if drafting else self._model.target_order
+        if order < len(expected) and expected[order][0] == kind:
+            return expected[order][1]
+        return None
 
     def _tail(self, module: str, function: str, drafting: bool) -> str | None:
         if _EXPERTS.match(module):

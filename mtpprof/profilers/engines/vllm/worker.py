@@ -34,8 +34,14 @@ def set_up(worker: Any) -> None:
     _hook(target, "compute_logits", after=TRACKER.logits_done)
     drafter = drafter_of(worker)
     if drafter is not None and getattr(drafter, "model", None) is not None:
-        _hook(drafter, "propose", before=lambda _: TRACKER.drafts_begin(), after=TRACKER.drafts_end)
-        _hook(unwrapped(drafter.model), "forward", before=lambda _: TRACKER.draft_pass())
+        for name in ("propose", "dummy_run", "capture"):
+            if hasattr(drafter, name):
+                _hook(drafter, name, before=lambda _: TRACKER.drafts_begin(), after=TRACKER.drafts_end)
+        draft = unwrapped(drafter.model)
+        _hook(draft, "forward", before=lambda _: TRACKER.draft_pass())
+        for name in ("compute_logits", "get_top_tokens"):
+            if hasattr(draft, name):
+                _hook(draft, name, after=TRACKER.draft_head_done)
     setting = setting_of(worker.vllm_config.additional_config)
     APPLIED.switched = frozenset(setting.switched)
     APPLIED.set(worker, frozenset(setting.enabled))

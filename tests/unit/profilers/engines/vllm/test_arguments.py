@@ -60,6 +60,12 @@ def test_speculation_only_with_draft_tokens() -> None:
     assert config == {"method": "mtp", "num_speculative_tokens": 2, "use_local_argmax_reduction": True}
 
 
+def test_a_synthetic_acceptance_is_vllms() -> None:
+    run = msgspec.structs.replace(make_run(), acceptance_length=2.5, device="cuda")
+    config = arguments(run)["speculative_config"]
+    assert (config["rejection_sample_method"], config["synthetic_acceptance_length"]) == ("synthetic", 2.5)
+
+
 def test_switches_are_part_of_the_configuration() -> None:
     on = arguments(make_run(), enabled=frozenset({"commutative-reduce"}))
     setting = {"switched": ["allreduce-norm-fusion", "local-argmax"], "enabled": ["commutative-reduce"]}

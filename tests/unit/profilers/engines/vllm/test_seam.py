@@ -196,13 +196,15 @@ def test_flashinfers_fused_call_says_what_it_is_fused_with() -> None:
     tracker = Tracker(opened.annotate, Clock())
     tracker.sites = SiteMap(Handshake(run_id="r", family="deepseek", blocks="ADAE", draft_blocks="AE"))
     seen = []
-    fused = seam.wrap_fused(lambda **kwargs: seen.append(kwargs["residual"]), tracker)
+    fused = seam.wrap_fused(lambda **kwargs: seen.append(kwargs["pattern"]), tracker, 4)
     record(tracker)
-    fused(allreduce_in=torch.ones(2, 4), residual=1, world_size=4)
-    (item,) = recorded(opened)
-    assert (item.fused, item.group_size, item.site) == ("residual_rmsnorm", 4, "layers.0.mla.o_proj")
-    assert seen == [1]
-    assert seam.wrap_fused(fused, tracker) is fused
+    for pattern in (1, 0, 2):
+        fused(input=torch.ones(2, 4), pattern=pattern)
+    first, second = recorded(opened)
+    assert (first.fused, first.group_size, first.site) == ("residual_rmsnorm", 4, "layers.0.mla.o_proj")
+    assert (first.payload_bytes, second.fused) == (32, "residual_rmsnorm_fp8")
+    assert seen == [1, 0, 2]
+    assert seam.wrap_fused(fused, tracker, 4) is fused
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from mtpprof.models.ledger import Workload, base_ledger, is_draft_phase
 from mtpprof.models.optimizations import expected_collectives
 from mtpprof.models.presets import load_preset
 from mtpprof.models.spec import ModelSpec, Scale
+from mtpprof.models.traffic import Kind
 from mtpprof.profilers.engines.vllm.handshake import Handshake
 from mtpprof.profilers.engines.vllm.sites import FUSED_HELPER, Place, SiteMap
 
@@ -49,7 +50,7 @@ def vllm_step(spec: ModelSpec, drafts: int, *, late: bool = False) -> list[str]:
     found = []
 
     def add(place: Place, drafting: bool) -> None:
-        found.append(sites.site(place, drafting=drafting, block=0))
+        found.append(sites.site(place, Kind.ALL_REDUCE, drafting=drafting, block=0, order=0))
 
     add(EMBEDDING, False)
     for index, block in enumerate(spec.blocks):
@@ -91,10 +92,27 @@ def test_the_fused_helper_belongs_to_the_block_whose_sum_it_takes() -> None:
     spec = load_preset("deepseek-v3.2", Scale.TINY)
     sites = site_map(spec)
     helper = Place(function=FUSED_HELPER)
-    assert sites.site(helper, drafting=True, block=1) == "mtp.layers.0.moe.final"
-    assert sites.site(helper, drafting=False, block=0) == "layers.0.mla.o_proj"
-    assert sites.site(helper, drafting=False, block=3) == "layers.1.moe.final"
-    assert sites.site(helper, drafting=False, block=99) == FUSED_HELPER
+
+    def of(block: int, drafting: bool = False) -> str:
+        return sites.site(helper, Kind.ALL_REDUCE, drafting=drafting, block=block, order=0)
+
+    assert of(1, drafting=True) == "mtp.layers.0.moe.final"
+    assert [of(block) for block in (0, 3, 99)] == ["layers.0.mla.o_proj", "layers.1.moe.final", FUSED_HELPER]
+
+
+def test_compiled_code_is_placed_by_the_order_of_its_calls() -> None:
+    spec = load_preset("nemotron-3-super", Scale.TINY)
+    ledger = base_ledger(spec, Workload(concurrency=2, draft_tokens=0, tp=2))
+    order = [(str(entry.kind), entry.site) for entry in ledger]
+    sites = SiteMap(Handshake(run_id="r", family=spec.family, blocks=spec.blocks, target_order=order))
+    compiled, fused = Place(function="all_reduce"), Place(function=FUSED_HELPER)
+    for place in (compiled, fused):
+        for index, entry in enumerate(ledger):
+            if place is compiled or entry.site.startswith("layers."):
+                assert sites.site(place, entry.kind, drafting=False, block=0, order=index) == entry.site
+    assert sites.site(compiled, Kind.BROADCAST, drafting=False, block=0, order=0) == "all_reduce"
+    assert sites.site(compiled, Kind.ALL_REDUCE, drafting=False, block=0, order=len(ledger)) == "all_reduce"
+    assert sites.site(compiled, Kind.ALL_REDUCE, drafting=True, block=0, order=0) == "all_reduce"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +125,8 @@ def test_the_fused_helper_belongs_to_the_block_whose_sum_it_takes() -> None:
     ],
 )
 def test_an_unknown_place_keeps_a_name_that_a_range_can_hold(place: Place) -> None:
-    site = site_map(load_preset("deepseek-v3.2", Scale.TINY)).site(place, drafting=False, block=0)
+    sites = site_map(load_preset("deepseek-v3.2", Scale.TINY))
+    site = sites.site(place, Kind.ALL_REDUCE, drafting=False, block=0, order=0)
     assert site
     assert not set(site) & set(' "=')
     ledger = base_ledger(

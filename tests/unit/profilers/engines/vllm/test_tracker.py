@@ -9,7 +9,7 @@ from mtpprof import ranges
 from mtpprof.models.traffic import Kind
 from mtpprof.profilers.engines.vllm.handshake import Handshake
 from mtpprof.profilers.engines.vllm.sites import FUSED_HELPER, Place, SiteMap
-from mtpprof.profilers.engines.vllm.tracker import Tracker
+from mtpprof.profilers.engines.vllm.tracker import Call, Tracker
 
 LINEAR = Place(owner="RowParallelLinear", prefix="model.layers.0.self_attn.o_proj")
 
@@ -47,7 +47,17 @@ def make() -> tuple[Tracker, Ranges]:
 
 
 def call(tracker: Tracker, place: Place = LINEAR, kind: Kind = Kind.ALL_REDUCE) -> None:
-    with tracker.collective(kind, (4, 8), "bf16", group="tp", group_size=2, implementation="x", place=place):
+    told = Call(
+        kind=kind,
+        shape=(4, 8),
+        dtype="bf16",
+        payload_bytes=64,
+        group="tp",
+        group_size=2,
+        implementation="x",
+        place=place,
+    )
+    with tracker.collective(told):
         pass
 
 
@@ -57,6 +67,7 @@ def decode_step(tracker: Tracker, drafts: int) -> None:
     tracker.drafts_begin()
     for _ in range(drafts):
         tracker.draft_pass()
+        tracker.draft_head_done()
     tracker.drafts_end()
 
 
@@ -109,6 +120,7 @@ def test_the_draft_pass_that_opens_a_proposal_is_number_zero() -> None:
     for _ in range(3):
         tracker.draft_pass()
         seen.append(tracker.phase)
+        tracker.draft_head_done()
     tracker.drafts_end()
     assert seen == ["draft[0]", "draft[1]", "draft[2]"]
     assert not tracker.drafting
@@ -170,12 +182,82 @@ def test_the_fused_helper_is_placed_by_the_blocks_before_it() -> None:
     assert sites == ["mtp.embed", "mtp.layers.0.mla.o_proj", "mtp.layers.0.moe.final"]
 
 
-def test_a_dtype_without_a_size_is_not_told() -> None:
+def test_where_no_forward_pass_is_seen_the_first_call_after_a_head_opens_the_next_draft() -> None:
     tracker, opened = make()
     tracker.begin(1, record=True, skip=0)
     tracker.step(prefill=False)
-    with tracker.collective(
-        Kind.ALL_REDUCE, (1,), "bool", group="tp", group_size=2, implementation="x", place=LINEAR
-    ):
+    tracker.drafts_begin()
+    for _ in range(2):
+        call(tracker)
+        tracker.draft_head_done()
+    tracker.drafts_end()
+    assert phases_told(opened) == ["draft[0]", "draft[1]"]
+
+
+def phases_told(opened: Ranges) -> list[str]:
+    return [
+        item.phase for name in opened.log if name[0] == "+" and (item := ranges.parse_collective(name[1:]))
+    ]
+
+
+def test_what_is_captured_is_told_at_every_replay_in_its_order() -> None:
+    tracker, opened = make()
+    tracker.capture_begins()
+    call(tracker, Place(owner="VocabParallelEmbedding"))
+    call(tracker)
+    graph = tracker.capture_ends()
+    assert opened.log == []
+    tracker.begin(1, record=True, skip=0)
+    tracker.step(prefill=False)
+    for _ in range(2):
+        with tracker.replay(graph):
+            opened.log.append("launch")
+    log = [name.partition(" ")[0] + name[-6:] if "all_reduce" in name else name for name in opened.log]
+    start = log.index("+mtpprof::graph calls=2")
+    inside = [name for name in log[start : log.index("-mtpprof::graph calls=2")] if name[0] == "+"]
+    assert len(inside) == 3
+    assert log[log.index("-mtpprof::graph calls=2") - 1] == "launch"
+    items = [item for name in opened.log if name[0] == "+" and (item := ranges.parse_collective(name[1:]))]
+    assert [item.site for item in items] == ["embed", "layers.0.mla.o_proj"] * 2
+    assert [item.sequence for item in items] == [0, 1, 2, 3]
+    assert {item.phase for item in items} == {"target"}
+
+
+def test_a_graph_of_the_whole_draft_loop_is_several_passes() -> None:
+    tracker, opened = make()
+    tracker.drafts_begin()
+    tracker.capture_begins()
+    for _ in range(2):
+        call(tracker)
+        tracker.draft_head_done()
+    graph = tracker.capture_ends()
+    tracker.drafts_end()
+    assert graph.heads == 2
+    tracker.begin(1, record=True, skip=0)
+    tracker.step(prefill=False)
+    tracker.drafts_begin()
+    call(tracker)
+    tracker.draft_head_done()
+    with tracker.replay(graph):
         pass
-    assert not [name for name in opened.log if "all_reduce" in name]
+    call(tracker)
+    assert phases_told(opened) == ["draft[0]", "draft[1]", "draft[2]", "draft[3]"]
+
+
+def test_a_graph_of_one_pass_belongs_to_whichever_runs() -> None:
+    tracker, opened = make()
+    tracker.drafts_begin()
+    tracker.capture_begins()
+    call(tracker)
+    graph = tracker.capture_ends()
+    tracker.drafts_end()
+    assert graph.heads == 0
+    tracker.begin(1, record=True, skip=0)
+    tracker.step(prefill=False)
+    tracker.drafts_begin()
+    for _ in range(3):
+        with tracker.replay(graph):
+            pass
+        tracker.draft_head_done()
+    assert phases_told(opened) == ["draft[0]", "draft[1]", "draft[2]"]
+    assert graph.calls[0].site == "mtp.layers.0.mla.o_proj"
