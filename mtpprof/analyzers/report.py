@@ -23,6 +23,7 @@ from mtpprof.analyzers.nvtxbeside import NvtxBeside, summary
 from mtpprof.analyzers.redundant import Excess, check_workload
 from mtpprof.analyzers.sameoutput import Acceptance, SameOutput, acceptance, same_output
 from mtpprof.analyzers.savings import Difference, compare_sides
+from mtpprof.analyzers.serving import Serving
 from mtpprof.analyzers.sides import Side, Traces, run_side
 from mtpprof.analyzers.table import MISSING
 from mtpprof.analyzers.totals import Group, Totals, groups_of, totals_of
@@ -95,6 +96,8 @@ class ArmReport(Record, frozen=True, kw_only=True):
     acceptance_length: float | None
     acceptance: Acceptance | None
     throughput: Throughput | None
+    serving: Serving | None = None
+    """The engine's own counters; None: it keeps none."""
     output: SameOutput | None
 
 
@@ -265,6 +268,7 @@ def _arm_report(
         acceptance_length=accepted.mean if accepted else None,
         acceptance=accepted,
         throughput=throughput(side, accepted),
+        serving=side.serving,
         output=None if arm.name == BASELINE else same_output(side.outputs, reference),
     )
 

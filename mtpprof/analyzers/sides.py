@@ -19,6 +19,7 @@ from mtpprof.analyzers.calls import Calls
 from mtpprof.analyzers.composition import Composition, compose
 from mtpprof.analyzers.discovery import open_traces
 from mtpprof.analyzers.recorded import why_unfit
+from mtpprof.analyzers.serving import Serving, serving_of
 from mtpprof.analyzers.steps import Steps
 from mtpprof.analyzers.strata import Stratum, stratify
 from mtpprof.analyzers.table import MISSING, TraceSet
@@ -64,6 +65,8 @@ class Side:
     baseline: dict[int, tuple[int, ...]]
     """The same of the baseline of this side's case, which `repeat` is held against."""
     profiled_ns: tuple[int, ...] = ()
+    serving: Serving | None = None
+    """The engine's own counters; None: it keeps none."""
     outputs: OutputsRecord | None = None
     enabled: frozenset[str] | None = None
     """Switches that were on; None: not known."""
@@ -156,6 +159,7 @@ def run_side(
         repeat=windows_of(directory.timing(case.id, repeat.name)) if repeat else {},
         baseline=windows_of(directory.timing(case.id, repeat.repeats)) if repeat and repeat.repeats else {},
         profiled_ns=slowest(timing.profiled_step_ns) if timing else (),
+        serving=serving_of(timing, case.concurrency),
         outputs=directory.outputs(case.id, arm.name),
         enabled=frozenset(arm.enabled),
         not_applicable=case.not_applicable,

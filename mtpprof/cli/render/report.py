@@ -44,6 +44,7 @@ def case_tables(case: CaseReport) -> list[Table]:
         *waterfall_tables("where the step time went", case.differences),
         effects_table("each optimization by itself, from all arms", case.effects),
         _arms_table(case),
+        *_serving_tables(case),
         _groups_table(case),
     ]
     return [table for table in found if table.rows or table.note]
@@ -122,6 +123,32 @@ def _tokens(arm: ArmReport) -> str:
     if output.within_rounding is False:
         return "logits differ"
     return f"{output.agreeing}/{output.tokens} agree"
+
+
+def _serving_tables(case: CaseReport) -> Iterator[Table]:
+    """The engine's own counters, where it keeps some."""
+    columns = ("arm", "inter-token latency", "per output token", "accepted", "rate", "tokens/s", "÷ accepted")
+    rows = [
+        (
+            arm.name,
+            time_text(arm.serving.inter_token_ns),
+            time_text(arm.serving.time_per_output_token_ns),
+            _number(arm.serving.acceptance_length, "{:.2f}"),
+            _number(arm.serving.acceptance_rate, "{:.0%}"),
+            _number(arm.serving.output_tokens_per_s, "{:,.0f}"),
+            _number(arm.serving.tokens_per_s_per_acceptance, "{:,.0f}"),
+        )
+        for arm in case.arms
+        if arm.serving is not None
+    ]
+    if rows:
+        yield Table(
+            title="the engine's own counters", columns=columns, rows=rows, right=frozenset(columns[1:])
+        )
+
+
+def _number(value: float | None, style: str) -> str:
+    return UNKNOWN if value is None else style.format(value)
 
 
 def _groups_table(case: CaseReport) -> Table:
