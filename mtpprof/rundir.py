@@ -28,6 +28,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from mtpprof.errors import InputError, UsageError
+from mtpprof.tracefile import trace_is_whole
 
 if sys.platform != "win32":  # which reads run directories, and makes none
     import fcntl
@@ -245,8 +246,8 @@ class RunDirectory:
         return self.root / LOGS / "launcher.log"
 
     def has_traces(self, case: str, arm: str, ranks: int) -> bool:
-        """Whether what was recorded of an arm is there, of every rank."""
-        return all(path.is_file() for path in self.captured(case, arm, ranks))
+        """Whether what was recorded of an arm is there, of every rank, and whole: what is not is recorded again on `--resume`."""
+        return all(path.is_file() and trace_is_whole(path) for path in self.captured(case, arm, ranks))
 
     def run(self) -> RunRecord:
         """The run's own record; a run whose process is gone without having said so is `interrupted`.

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# No test asserts times: a busy machine must not fail one.
+settings.register_profile("mtpprof", deadline=None)
+settings.load_profile("mtpprof")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -88,14 +88,14 @@ def run(
             metavar="bf16|fp16|fp32|fp64", help="Dtype of weights and activations.", rich_help_panel=WHAT
         ),
     ] = "bf16",
-    steps: Annotated[int, typer.Option(help="Timed steps per visit.", rich_help_panel=HOW)] = 10,
+    steps: Annotated[int, typer.Option(help="Timed steps per visit.", rich_help_panel=HOW)] = 8,
     warmup: Annotated[
         int, typer.Option(help="Steps before each timed or profiled window.", rich_help_panel=HOW)
-    ] = 3,
+    ] = 2,
     rounds: Annotated[int, typer.Option(help="Visits to each arm.", rich_help_panel=HOW)] = 3,
     profile_steps: Annotated[
         int, typer.Option(help="Steps in each arm's profiled window.", rich_help_panel=HOW)
-    ] = 4,
+    ] = 3,
     capture: Annotated[
         str | None,
         typer.Option(

@@ -52,9 +52,9 @@ class RunOptions:
     engine: str = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     transport: Transport = "auto"
-    steps: int = 10
-    warmup: int = 3
-    profile_steps: int = 4
+    steps: int = 8
+    warmup: int = 2
+    profile_steps: int = 3
     acceptance_length: float | None = None
     """Target of the seeded synthetic acceptance; None: greedy acceptance of what the model says."""
     timeout_s: float = 120.0

@@ -35,8 +35,8 @@ from mtpprof.rundir import WORKER_FAILED, CaseRecord, RunDirectory, RunRecord
 
 WATCHDOG_MARGIN_S = 5.0
 """A rank that waits for another reports that one before it is taken for hung itself."""
-PROBED_PROMPTS = 4
-"""Prompts whose log-probabilities are kept of each window, to hold arms against each other as numbers."""
+PROBED_PROMPTS, PROBED_TOKENS = 4, 9
+"""Prompts, and tokens of each, whose log-probabilities are kept of each window, to hold arms against each other as numbers."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 
 
@@ -202,7 +202,7 @@ class ReferenceSession:
             step_ns=host.gather(step_ns),
             tokens=tokens,
             accepted=accepted,
-            probe=prompt_logprobs(self._model, self._prompts[:PROBED_PROMPTS]),
+            probe=prompt_logprobs(self._model, self._prompts[:PROBED_PROMPTS, :PROBED_TOKENS]),
         )
 
     def profile_window(
