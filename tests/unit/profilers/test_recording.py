@@ -143,13 +143,13 @@ def test_reports_go_to_the_arms_in_the_order_of_their_windows(tmp_path: Path) ->
     folder = directory.root / "nsys"
     folder.mkdir()
     for number, (case, arm) in enumerate(windows, start=1):
-        (folder / f"host0-{run.id}.{number}.nsys-rep").write_text(f"{number}")
+        (folder / f"host0-{run.id}.{number}.nsys-rep").write_text(f"[{number}]")
         directory.arm(case, arm).mkdir(parents=True)
     (folder / "host0-earlier.1.nsys-rep").write_text("of a run before")
     assert not directory.has_traces("case", "arm1", 2)
     keep_reports(run, directory, nodes, windows)
     for number, (case, arm) in enumerate(windows, start=1):
-        assert directory.nsys_database(case, arm, 0).read_text() == f"{number}"
+        assert directory.nsys_database(case, arm, 0).read_text() == f"[{number}]"
         assert directory.captured(case, arm, 2) == [directory.nsys_database(case, arm, 0)]
         assert directory.has_traces(case, arm, 2)
     with pytest.raises(RunError, match="nsys left 11 reports of 12 profiled windows"):
