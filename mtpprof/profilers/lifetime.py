@@ -74,30 +74,38 @@ def segments(patterns: Iterable[str]) -> frozenset[Path]:
     )
 
 
-def remove_leftovers(patterns: Iterable[str], before: frozenset[Path]) -> list[Path]:
+def remove_leftovers(
+    patterns: Iterable[str], before: frozenset[Path], *, ending: Iterable[int] = ()
+) -> list[Path]:
     """Remove this user's segments that match, were not there `before`, and that no process has mapped or open any more.
+
+    Processes that are `ending` do not count.
 
     For programs whose segments have random names: what belongs to another process, even of the same program, is left alone.
     """
     new = [
         path for path in segments(patterns) - before if path.exists() and path.stat().st_uid == os.getuid()
     ]
-    used = _in_use({str(path) for path in new}) if new else set()
+    used = _in_use({str(path) for path in new}, frozenset(ending)) if new else set()
     left = [path for path in new if str(path) not in used]
     for path in left:
         path.unlink(missing_ok=True)
     return left
 
 
-def _in_use(paths: set[str]) -> set[str]:
+def _in_use(paths: set[str], ending: frozenset[int]) -> set[str]:
     """Those of `paths` that a process has mapped or open, as far as this user may look."""
     used = set()
     for process in PROC.glob("[0-9]*"):
+        if int(process.name) in ending:
+            continue
         with contextlib.suppress(OSError):
             maps = (process / "maps").read_text(errors="replace")
             used |= {path for path in paths if path in maps}
         with contextlib.suppress(OSError):
-            used |= paths & {str(link.readlink()) for link in (process / "fd").iterdir()}
+            for link in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):  # one that was closed meanwhile hides no other
+                    used |= paths & {str(link.readlink())}
     return used
 
 

@@ -211,6 +211,29 @@ def wait_for_worker(folder: Path, timeout_s: float = 60.0) -> int:
     raise AssertionError("no worker appeared")
 
 
+@pytest.mark.parametrize("victim", ["parent", "driver"])
+def test_whoever_is_killed_takes_the_rest_along(
+    run: Callable[..., Ended], tmp_path: Path, victim: str
+) -> None:
+    def kill(process: Any) -> None:
+        wait_for_worker(tmp_path)
+        os.kill(process.pid if victim == "parent" else child_of(process.pid), signal.SIGKILL)
+
+    ended = run("--steps", "20000", "--opt", "local-argmax=on", fail="leftovers", while_running=kill)
+    if victim == "driver":
+        assert ended.code == ExitCode.RUN_FAILED
+        assert "-9" in message(ended) or "SIGKILL" in message(ended)
+    deadline_s = time.monotonic() + 15
+    while processes_of(tmp_path) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+
+
+def child_of(pid: int) -> int:
+    """The one child process of a process."""
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
 def test_segments_that_vllm_leaves_are_removed(run: Callable[..., Ended]) -> None:
     ended = run("--opt", "local-argmax=on", fail="leftovers")
     assert ended.code == ExitCode.OK, ended.err

@@ -22,15 +22,14 @@ from typing import Any
 from mtpprof.errors import MtpprofError, RunError
 from mtpprof.models.ledger import TARGET, draft_phase
 from mtpprof.models.optimizations import expected_collectives
-from mtpprof.profilers import sizes
+from mtpprof.profilers import lifetime, sizes
 from mtpprof.profilers.engines.vllm import arguments, checkpoint, patches
 from mtpprof.profilers.engines.vllm.guard import Guard
 from mtpprof.profilers.engines.vllm.handshake import Handshake
-from mtpprof.profilers.engines.vllm.scratch import scratch_folder
+from mtpprof.profilers.engines.vllm.scratch import SEGMENT_PATTERNS, scratch_folder
 from mtpprof.profilers.engines.vllm.session import EngineSession
 from mtpprof.profilers.engines.vllm.switches import SWITCHES
 from mtpprof.profilers.experiment import run_cases
-from mtpprof.profilers.lifetime import die_with_parent
 from mtpprof.rundir import CaseRecord, RunDirectory, RunRecord
 
 EngineKey = tuple[Any, ...]
@@ -38,15 +37,22 @@ EngineKey = tuple[Any, ...]
 
 def main() -> None:
     """Run all that is left of the run. What ends it early, whatever it is, is told as an event of the run."""
-    die_with_parent()
     directory = RunDirectory(Path(sys.argv[1]))
     run = directory.run()
-    guard = Guard(directory, run.timeout_s)
+    before = lifetime.segments(SEGMENT_PATTERNS)
+    guard = Guard(directory, run.timeout_s, clean_up=functools.partial(_clean_up, directory, before))
     sys.excepthook = functools.partial(_tell, guard)
     host = VllmHost(run, directory, guard)
     run_cases(run, directory, host)
     host.shut_down()
     guard.stop()
+
+
+def _clean_up(directory: RunDirectory, before: frozenset[Path]) -> None:
+    """What the parent does after this process, for when it is gone."""
+    for folder in (scratch_folder(directory), Path(os.environ["TMPDIR"])):
+        shutil.rmtree(folder, ignore_errors=True)
+    lifetime.remove_leftovers(SEGMENT_PATTERNS, before, ending=[os.getpid()])
 
 
 def _tell(guard: Guard, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,26 @@ POLL_S = 0.25
 HEARTBEAT_S = 5.0
 DEATH_GRACE_S = 5.0
 """After a worker's death vLLM may raise by itself; then its own words are told as well."""
+ORPHAN_PATIENCE_S = 5.0
 TAIL_BYTES = 16_384
 
 
 class Guard:
     """One per driver."""
 
-    def __init__(self, directory: RunDirectory, timeout_s: float) -> None:
+    def __init__(
+        self, directory: RunDirectory, timeout_s: float, clean_up: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start to watch.
+
+        Args:
+            directory: of the run.
+            timeout_s: how long a step may take.
+            clean_up: what is left to do when the parent is gone, which else cleans up after this process.
+        """
         self._directory = directory
+        self._clean_up = clean_up
+        self._parent = os.getppid()
         self._timeout_s = timeout_s
         self._limit_s = timeout_s
         self._doing = "starting"
@@ -42,6 +54,7 @@ class Guard:
         self._died_s: float | None = None
         self._reported = False
         self._stopped = threading.Event()
+        self._orphaned = threading.Event()
         self._lock = threading.Lock()
         threading.Thread(target=self._run, daemon=True, name="mtpprof-guard").start()
 
@@ -71,7 +84,12 @@ class Guard:
         self._stopped.set()
 
     def report(self, message: str) -> None:
-        """Tell the parent why the run failed; only the first word counts."""
+        """Tell the parent why the run failed; only the first word counts.
+
+        Where the parent is gone, this does not return: the guard is ending the process, and whoever calls would end it too early.
+        """
+        if self._orphaned.is_set():
+            threading.Event().wait()
         with self._lock:
             if self._reported:
                 return
@@ -100,6 +118,8 @@ class Guard:
                 self._beat_s = now_s
                 with contextlib.suppress(OSError):
                     self._directory.append_event("rank", rank=0, doing=self._doing)
+            if os.getppid() != self._parent:
+                self._end_orphaned()
             dead = self._dead()
             if dead and self._died_s is None:
                 self._died_s = now_s
@@ -112,6 +132,16 @@ class Guard:
                     f"vLLM made no progress for {self._limit_s:g} s while {self._doing}; its log ends with: {said!r}; "
                     f"{self._see_log()}"
                 )
+
+    def _end_orphaned(self) -> None:
+        """The parent was killed: end the workers and whatever else runs in this group, and leave nothing behind."""
+        self._orphaned.set()
+        for worker in self._workers:
+            worker.kill()
+        for worker in self._workers:
+            worker.join(ORPHAN_PATIENCE_S)
+        self._clean_up()
+        os.killpg(os.getpgid(0), signal.SIGKILL)
 
     def _give_up(self, sentence: str) -> None:
         self.report(f"RunError: {sentence}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +16,15 @@ from mtpprof.profilers.engines.vllm import graphs, seam
 from mtpprof.profilers.engines.vllm.handshake import Handshake
 from mtpprof.profilers.engines.vllm.switches import FUSED
 from mtpprof.profilers.engines.vllm.worker import TRACKER, set_up
+from mtpprof.profilers.lifetime import die_with_parent
 
 DONE = "_mtpprof"
 
 
 def apply_patches(handshake: Handshake) -> None:
-    """Everything that must be in place before vLLM builds a model."""
+    """Everything that must be in place before vLLM builds a model; and a worker that does not outlive the driver."""
+    if multiprocessing.parent_process() is not None:
+        die_with_parent()
     if handshake.device == "cpu":
         # Replaces parts of torch that the generic worker takes at its import; vLLM imports it first, and so must we.
         importlib.import_module("vllm.v1.worker.cpu_worker")
