@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtpprof.errors import UsageError
-from mtpprof.models.spec import Activation, ModelSpec, Scale
+from mtpprof.models.hf import from_config
+from mtpprof.models.spec import Activation, ModelSpec
 from mtpprof.profilers.engines.vllm.layouts import DeepseekLayout, NemotronLayout, TensorSpec
+from mtpprof.profilers.sizes import spec_of
 from mtpprof.rundir import CaseRecord, RunRecord
 
 if TYPE_CHECKING:
@@ -75,9 +77,10 @@ def given_model(run: RunRecord, case: CaseRecord) -> str | None:
         if key == "model":
             return value
     source = Path(str(case.model["source"]))
-    if case.model["scale"] != Scale.FULL or source.name != CONFIG_NAME or not source.is_file():
+    if source.name != CONFIG_NAME or not any(source.parent.glob("*.safetensors")):
         return None
-    return str(source.parent) if any(source.parent.glob("*.safetensors")) else None
+    # Scaled down, or with another vocabulary or fewer layers, it is no longer the model of those weights.
+    return str(source.parent) if from_config(source) == spec_of(case) else None
 
 
 def _for_cpu(spec: ModelSpec, deviations: list[str]) -> ModelSpec:

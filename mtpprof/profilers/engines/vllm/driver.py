@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import os
 import shutil
 import sys
@@ -83,6 +84,7 @@ class VllmHost:
         self._guard = guard
         self._key: EngineKey | None = None
         self._llm: Any = None
+        self._numbers = itertools.count(1)
         self._inherited = dict(os.environ)
         self._scratch = scratch_folder(directory)
 
@@ -114,6 +116,7 @@ class VllmHost:
             trace_folder=self._scratch / "traces",
             arm_folder=folder,
             alive=self.alive,
+            number=next(self._numbers),
         )
 
     def _start(self, case: CaseRecord, enabled: frozenset[str]) -> None:

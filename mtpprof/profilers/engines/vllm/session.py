@@ -45,7 +45,19 @@ class EngineSession:
         trace_folder: Path,
         arm_folder: Path,
         alive: Callable[[str | None], None],
+        number: int = 0,
     ) -> None:
+        """Take a running engine.
+
+        Args:
+            llm: `vllm.LLM`.
+            run: the run.
+            case: what is run.
+            trace_folder: where the engine's profiler writes.
+            arm_folder: of the arm that is run.
+            alive: feeds the guard.
+            number: of this session in the driver: names of requests and traces are never used twice.
+        """
         self._llm = llm
         self._engine = llm.llm_engine
         self._run = run
@@ -53,7 +65,7 @@ class EngineSession:
         self._traces = trace_folder
         self._arm_folder = arm_folder
         self._alive = alive
-        self._windows = 0
+        self._number = number
         self._prompts = prompts(run.seed, case.concurrency, case.prompt_len, spec_of(case).vocab_size)
 
     def time_window(self, enabled: frozenset[str], *, warmup: int, steps: int) -> Window:
@@ -80,7 +92,7 @@ class EngineSession:
         self, enabled: frozenset[str], *, warmup: int, steps: int, folder: Path
     ) -> list[list[int]]:
         """See `Session`."""
-        prefix = f"mtpprof-{self._run.id}-{self._windows}"
+        prefix = f"mtpprof-{self._run.id}-{self._number}"
         by_torch = TORCH in self._run.capture
         with (
             self._batch(enabled, warmup) as batch,
@@ -111,7 +123,7 @@ class EngineSession:
         Not a window: vLLM prefills the prompts once more and gives the log-probabilities of their own tokens.
         """
         batch = _Batch(self._engine, self._alive)
-        return batch.prompt_logprobs(self._prompts[:PROBED_PROMPTS], f"{self._windows}-probe")
+        return batch.prompt_logprobs(self._prompts[:PROBED_PROMPTS], f"{self._number}-probe")
 
     def _check(self, step_ns: list[list[int]], steps: int) -> None:
         for rank, durations in enumerate(step_ns):
@@ -123,10 +135,9 @@ class EngineSession:
     @contextmanager
     def _batch(self, enabled: frozenset[str], warmup: int) -> Iterator[_Batch]:
         """All prompts, prefilled and warmed up, under an arm; gone afterwards."""
-        self._windows += 1
         self._rpc("mtpprof_set_arm", sorted(enabled), str(self._arm_folder / "rank{rank}.log"))
         batch = _Batch(self._engine, self._alive)
-        batch.start(self._prompts, tokens_per_window(self._run, self._case), f"{self._windows}")
+        batch.start(self._prompts, tokens_per_window(self._run, self._case), f"{self._number}")
         try:
             batch.steps(warmup)
             yield batch

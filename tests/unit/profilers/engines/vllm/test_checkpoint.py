@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -14,8 +15,17 @@ from mtpprof.errors import UsageError
 from mtpprof.models.hf import from_config
 from mtpprof.models.presets import PRESETS, load_preset
 from mtpprof.models.spec import GqaSpec, ModelSpec, Scale
-from mtpprof.profilers.engines.vllm.checkpoint import CPU_MLA, checkpoint_of, draw
+from mtpprof.profilers.engines.vllm import checkpoint
+from mtpprof.profilers.engines.vllm.checkpoint import (
+    CPU_MLA,
+    checkpoint_of,
+    draw,
+    given_model,
+    write_checkpoint,
+)
 from mtpprof.profilers.engines.vllm.layouts import TensorSpec, noise_of
+
+from .records import make_run
 
 RUNNABLE = [name for name in PRESETS if name != "kimi-k3"]
 
@@ -113,3 +123,44 @@ def test_noise_is_what_leaves_the_signal_the_logit_asked_for() -> None:
     noise = noise_of(256, 8.0)
     assert 16 / math.sqrt(1 + noise**2) == pytest.approx(8.0)
     assert noise_of(64, 9.0) == 0.0
+
+
+def test_a_folder_holds_every_tensor_once_in_shards_with_their_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file
+
+    monkeypatch.setattr(checkpoint, "SHARD_BYTES", 300_000)
+    written = checkpoint_of(tiny("nemotron-3-super"), device="cpu")
+    write_checkpoint(written, tmp_path, seed=3)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    files = sorted(set(index["weight_map"].values()))
+    assert len(files) > 1
+    loaded = {name: tensor for file in files for name, tensor in load_file(tmp_path / file).items()}
+    assert {name: tuple(tensor.shape) for name, tensor in loaded.items()} == {
+        tensor.name: tensor.shape for tensor in written.tensors
+    }
+    assert set(index["weight_map"]) == set(loaded)
+    first = written.tensors[0]
+    assert torch.equal(loaded[first.name], draw(first, 3))
+    assert json.loads((tmp_path / "config.json").read_text()) == written.config
+
+
+def test_a_directory_with_weights_is_loaded_as_it_is(tmp_path: Path) -> None:
+    written = checkpoint_of(tiny("deepseek-v3.2"), device="cuda")
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(written.config))
+    run = make_run(str(folder))
+    (case,) = run.cases
+    whole = msgspec.structs.replace(case, model=msgspec.to_builtins(from_config(folder)))
+    assert given_model(run, whole) is None
+    (folder / "model.safetensors").write_bytes(b"")
+    assert given_model(run, whole) == str(folder)
+    for change in ({"vocab_size": 1024}, {"blocks": "ADAE"}, {"scale": "tiny"}):
+        assert given_model(run, msgspec.structs.replace(whole, model=whole.model | change)) is None
+
+
+def test_a_model_passed_through_goes_first() -> None:
+    run = make_run(engine_arguments=("seed=1", "model=deepseek-ai/DeepSeek-V3.2"))
+    assert given_model(run, run.cases[0]) == "deepseek-ai/DeepSeek-V3.2"
