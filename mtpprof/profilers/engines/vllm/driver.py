@@ -85,6 +85,7 @@ class VllmHost:
         self._key: EngineKey | None = None
         self._llm: Any = None
         self._numbers = itertools.count(1)
+        self._segments = lifetime.segments(SEGMENT_PATTERNS)
         self._inherited = dict(os.environ)
         self._scratch = scratch_folder(directory)
 
@@ -186,6 +187,7 @@ class VllmHost:
             self._llm.llm_engine.engine_core.shutdown()
             self._llm, self._key = None, None
             gc.collect()
+            lifetime.remove_leftovers(SEGMENT_PATTERNS, self._segments)
 
 
 class ArmSwitcher:
