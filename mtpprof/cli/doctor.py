@@ -96,7 +96,10 @@ def _examine_engine(engine: str, style: Format) -> None:
             )
             for item in probed
         ]
-        write_tables([Table(title=f"vLLM {version} ({platform})", columns=columns, rows=rows)], style)
+        note = f"Runs were made with {', '.join(patches.RUN_WITH)}."
+        write_tables(
+            [Table(title=f"vLLM {version} ({platform})", columns=columns, rows=rows, note=note)], style
+        )
     if any(not item.found and item.point.needed_by == patches.ANNOTATIONS for item in probed):
         raise typer.Exit(ExitCode.ENVIRONMENT)
 

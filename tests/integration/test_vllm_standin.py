@@ -58,7 +58,7 @@ def standin(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(tmp_path: Path, standin: Path) -> Iterator[Callable[..., Ended]]:
     """Run `mtpprof run --engine vllm` over the stand-in; afterwards nothing of it may be left."""
-    segments = set(SHM_DIR.glob("psm_*"))
+    segments = set(SHM_DIR.glob("psm_standin*"))
     temporary = tmp_path / "tmp"
     temporary.mkdir()
 
@@ -94,7 +94,7 @@ def run(tmp_path: Path, standin: Path) -> Iterator[Callable[..., Ended]]:
 
     yield launch
     assert processes_of(tmp_path) == []
-    assert set(SHM_DIR.glob("psm_*")) <= segments
+    assert set(SHM_DIR.glob("psm_standin*")) <= segments
     assert list(temporary.iterdir()) == []
     assert not (tmp_path / "run" / SCRATCH).exists()
 

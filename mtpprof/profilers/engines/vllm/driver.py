@@ -224,7 +224,6 @@ def handshake_of(run: RunRecord, case: CaseRecord, enabled: frozenset[str]) -> H
         for entry in expected_collectives(spec, sizes.workload_of(case), enabled):
             order.get(entry.phase, []).append((entry.kind, entry.site))
     return Handshake(
-        run_id=run.id,
         family=spec.family,
         blocks=spec.blocks,
         draft_blocks=spec.mtp.blocks if spec.mtp else "",

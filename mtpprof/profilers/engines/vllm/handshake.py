@@ -19,7 +19,6 @@ CONFIG_KEY = "mtpprof"
 class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     """What the plugin needs to know of the run."""
 
-    run_id: str
     family: str
     """Family of the model's spec: which patches it takes."""
     blocks: str

@@ -36,7 +36,7 @@ def graph_class() -> Any:
 def test_a_replay_tells_what_was_captured_and_replays_it() -> None:
     opened = Ranges()
     tracker = Tracker(opened.annotate, Clock())
-    tracker.sites = SiteMap(Handshake(run_id="r", family="deepseek", blocks="ADAE"))
+    tracker.sites = SiteMap(Handshake(family="deepseek", blocks="ADAE"))
     kind, group = graph_class(), coordinator_class()
     graphs.install(kind, tracker)
     graphs.install(kind, tracker)

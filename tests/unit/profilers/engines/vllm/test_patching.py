@@ -61,7 +61,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def handshake(family: str, device: str = "cpu") -> Handshake:
-    return Handshake(run_id="r", family=family, blocks="AD", draft_blocks="AE", device=device, tp=2)
+    return Handshake(family=family, blocks="AD", draft_blocks="AE", device=device, tp=2)
 
 
 def test_workers_are_set_up_once_their_model_is_loaded(vllm: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from mtpprof.profilers.engines.vllm.handshake import (
     setting_of,
 )
 
-HANDSHAKE = Handshake(run_id="r", family="deepseek", blocks="AD", draft_blocks="AE", device="cpu")
+HANDSHAKE = Handshake(family="deepseek", blocks="AD", draft_blocks="AE", device="cpu")
 
 
 def test_vllm_finds_the_plugin() -> None:

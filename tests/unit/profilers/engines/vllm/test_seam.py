@@ -83,7 +83,7 @@ def tensor_model_parallel_all_reduce(group: Any, tensor: Tensor) -> Tensor:
 def wrapped() -> tuple[type, Tracker, Ranges]:
     opened = Ranges()
     tracker = Tracker(opened.annotate, Clock())
-    tracker.sites = SiteMap(Handshake(run_id="r", family="deepseek", blocks="ADAE", draft_blocks="AE"))
+    tracker.sites = SiteMap(Handshake(family="deepseek", blocks="ADAE", draft_blocks="AE"))
     kind = coordinator_class()
     seam.install(kind, tracker)
     return kind, tracker, opened
@@ -194,7 +194,7 @@ def test_gloo_is_the_cpus_backend_where_shared_memory_is_not() -> None:
 def test_flashinfers_fused_call_says_what_it_is_fused_with() -> None:
     opened = Ranges()
     tracker = Tracker(opened.annotate, Clock())
-    tracker.sites = SiteMap(Handshake(run_id="r", family="deepseek", blocks="ADAE", draft_blocks="AE"))
+    tracker.sites = SiteMap(Handshake(family="deepseek", blocks="ADAE", draft_blocks="AE"))
     seen = []
     fused = seam.wrap_fused(lambda **kwargs: seen.append(kwargs["pattern"]), tracker, 4)
     record(tracker)

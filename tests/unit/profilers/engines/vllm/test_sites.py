@@ -20,7 +20,7 @@ LOGITS = Place(owner="LogitsProcessor", function="_gather_logits")
 
 def site_map(spec: ModelSpec) -> SiteMap:
     drafts = spec.mtp.blocks if spec.mtp else ""
-    return SiteMap(Handshake(run_id="r", family=spec.family, blocks=spec.blocks, draft_blocks=drafts))
+    return SiteMap(Handshake(family=spec.family, blocks=spec.blocks, draft_blocks=drafts))
 
 
 def block_places(spec: ModelSpec, block: str, prefix: str, *, late: bool) -> Iterator[Place]:
@@ -104,7 +104,7 @@ def test_compiled_code_is_placed_by_the_order_of_its_calls() -> None:
     spec = load_preset("nemotron-3-super", Scale.TINY)
     ledger = base_ledger(spec, Workload(concurrency=2, draft_tokens=0, tp=2))
     order = [(str(entry.kind), entry.site) for entry in ledger]
-    sites = SiteMap(Handshake(run_id="r", family=spec.family, blocks=spec.blocks, target_order=order))
+    sites = SiteMap(Handshake(family=spec.family, blocks=spec.blocks, target_order=order))
     compiled, fused = Place(function="all_reduce"), Place(function=FUSED_HELPER)
     for place in (compiled, fused):
         for index, entry in enumerate(ledger):

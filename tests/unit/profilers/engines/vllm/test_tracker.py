@@ -42,7 +42,7 @@ class Clock:
 def make() -> tuple[Tracker, Ranges]:
     opened = Ranges()
     tracker = Tracker(opened.annotate, Clock())
-    tracker.sites = SiteMap(Handshake(run_id="r", family="deepseek", blocks="ADAE", draft_blocks="AE"))
+    tracker.sites = SiteMap(Handshake(family="deepseek", blocks="ADAE", draft_blocks="AE"))
     return tracker, opened
 
 

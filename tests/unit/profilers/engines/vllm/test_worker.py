@@ -73,7 +73,7 @@ def scheduled(tokens: int, *, new: bool = False) -> Any:
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tracker and settings of this test's own, in a process that mtpprof started."""
     environment: dict[str, str] = {}
-    Handshake(run_id="r", family="deepseek", blocks="AD", draft_blocks="AE").write(environment)
+    Handshake(family="deepseek", blocks="AD", draft_blocks="AE").write(environment)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(module, "TRACKER", Tracker(Ranges().annotate, Clock()))
