@@ -42,7 +42,7 @@ def test_models_as_a_table_and_as_json(mtpprof: Call) -> None:
 
 def test_optimizations_give_the_reason(mtpprof: Call) -> None:
     answer = json.loads(mtpprof("optimizations", "--model", "kimi-k3", "--format", "json").stdout)
-    assert [entry["id"] for entry in answer["optimizations"]] == list(CATALOGUE)
+    assert {entry["id"] for entry in answer["optimizations"]} >= set(CATALOGUE)
     verdicts = {entry["optimization"]: entry for entry in answer["eligibility"]}
     assert not verdicts["commutative-reduce"]["eligible"]
     assert "RMSNorm" in verdicts["commutative-reduce"]["reason"]
