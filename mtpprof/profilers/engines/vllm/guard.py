@@ -141,7 +141,9 @@ class Guard:
         for worker in self._workers:
             worker.join(ORPHAN_PATIENCE_S)
         self._clean_up()
-        os.killpg(os.getpgid(0), signal.SIGKILL)
+        if os.getpgid(0) == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(1)
 
     def _give_up(self, sentence: str) -> None:
         self.report(f"RunError: {sentence}")
