@@ -164,8 +164,7 @@ def test_the_command_has_the_terminal(tmp_path: Path) -> None:
         words = command("--", sys.executable, script)
         os.execv(words[0], words)
     os.write(terminal, b"a line\n")
-    _read_until(terminal, b"got a line")
-    _read_until(terminal, b"again")
+    assert b"got a line" in _read_until(terminal, b"again")
     os.write(terminal, b"\x03")
     _read_until(terminal, b"KeyboardInterrupt")
     _, status = os.waitpid(pid, 0)
@@ -173,9 +172,11 @@ def test_the_command_has_the_terminal(tmp_path: Path) -> None:
     os.close(terminal)
 
 
-def _read_until(terminal: int, wanted: bytes) -> None:
+def _read_until(terminal: int, wanted: bytes) -> bytes:
+    """Everything up to the piece of output that completes `wanted`."""
     seen = b""
     while wanted not in seen:
         ready, _, _ = select.select([terminal], [], [], 60)
         assert ready, f"only {seen!r} came"
         seen += os.read(terminal, 4096)
+    return seen
