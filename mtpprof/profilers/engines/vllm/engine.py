@@ -5,6 +5,7 @@ Imports neither torch nor vLLM.
 
 from __future__ import annotations
 
+import getpass
 import os
 import sys
 import tempfile
@@ -100,6 +101,8 @@ class VllmEngine:
         if run.device == "cpu":
             environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", core_binding(run.cases[0].tp))
         temporary = temporary_folder()
+        # What torch compiled stays where it would without us, else every run compiles it again.
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())
         environment["TMPDIR"] = str(temporary)
         return Command(
             argv=(sys.executable, "-m", "mtpprof.profilers.engines.vllm.driver", str(directory.root)),
@@ -149,6 +152,11 @@ def temporary_folder() -> Path:
     name = "mtpprof-vllm-"
     too_deep = len(f"{base}/{name}xxxxxxxx") + SOCKET_NAME > MAX_SOCKET_PATH
     return Path(tempfile.mkdtemp(prefix=name, dir="/tmp" if too_deep else base))
+
+
+def compile_cache() -> str:
+    """Where torch keeps compiled kernels, keyed by their content (torch._inductor.runtime.cache_dir_utils)."""
+    return str(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
 
 
 def core_binding(ranks: int) -> str:

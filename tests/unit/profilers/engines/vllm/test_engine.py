@@ -143,6 +143,7 @@ def test_the_driver_is_told_what_vllm_needs(directory: RunDirectory, monkeypatch
     assert environment["VLLM_CPU_OMP_THREADS_BIND"] == core_binding(2)
     temporary = Path(environment["TMPDIR"])
     assert temporary in command.scratch
+    assert not Path(environment["TORCHINDUCTOR_CACHE_DIR"]).is_relative_to(temporary)
     assert directory.root / "scratch" in command.scratch
     temporary.rmdir()
     online = VllmEngine().command(make_run(engine_arguments=("model=org/model",)), directory, ONE_HOST)
