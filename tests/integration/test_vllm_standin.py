@@ -69,6 +69,8 @@ def run(tmp_path: Path, standin: Path) -> Iterator[Callable[..., Ended]]:
             "STANDIN_FAIL": fail,
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(temporary),
+            # torch's cache of compiled kernels is meant to outlive a run; kept apart, it is no leftover of this one.
+            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled"),
         }
         words = [sys.executable, "-m", "mtpprof", "run", "--format", "json", *options]
         if "--resume" not in options:
