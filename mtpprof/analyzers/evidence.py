@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mtpprof import ranges
 from mtpprof.analyzers.calls import Provenance, Vocabulary, new_columns
 from mtpprof.analyzers.classify import kind_of_word
+from mtpprof.analyzers.distinct import distinct_rows
 from mtpprof.analyzers.links import Named, Nest
 from mtpprof.analyzers.payloads import Payload, from_dims, from_record
 from mtpprof.analyzers.table import I64, MISSING, Category, EventTable, TraceMeta
@@ -105,10 +106,9 @@ class Evidence:
         if not len(at):
             return
         table, rows = self.table, source[at]
-        keys = np.stack(
-            [columns["kind"][at], table.dims[rows], table.types[rows], columns["group_size"][at]], axis=1
+        distinct = distinct_rows(
+            columns["kind"][at], table.dims[rows], table.types[rows], columns["group_size"][at]
         )
-        distinct, which = np.unique(keys, axis=0, return_inverse=True)
         payloads = [
             from_dims(
                 Kind(self.vocabulary.texts[kind]),
@@ -116,9 +116,9 @@ class Evidence:
                 table.input_types(types),
                 size if size != MISSING else None,
             )
-            for kind, dims, types, size in distinct.tolist()
+            for kind, dims, types, size in distinct.rows.tolist()
         ]
-        self._fill(columns, at, payloads, which.reshape(-1), Provenance.DERIVED, BY_DIMS)
+        self._fill(columns, at, payloads, distinct.which, Provenance.DERIVED, BY_DIMS)
 
     def from_records(self, columns: Columns, source: I64, how: str) -> None:
         """Payloads, groups and sequence numbers from the communication records of the rows `source`; -1: none."""
@@ -129,11 +129,10 @@ class Evidence:
             return
         records, text = self.table.collectives, self.table.text
         names = ("name", "in_elems", "out_elems", "dtype", "group_size", "group", "group_ranks")
-        keys = np.stack([columns["kind"][at], *(getattr(records, name)[entry] for name in names)], axis=1)
-        distinct, which = np.unique(keys, axis=0, return_inverse=True)
-        which = which.reshape(-1)
+        distinct = distinct_rows(columns["kind"][at], *(getattr(records, name)[entry] for name in names))
+        which = distinct.which
         payloads, kinds, groups = [], [], []
-        for code, name, in_elems, out_elems, dtype, size, group, group_ranks in distinct.tolist():
+        for code, name, in_elems, out_elems, dtype, size, group, group_ranks in distinct.rows.tolist():
             kind = _refined(Kind(self.vocabulary.texts[code]), text(name))
             payloads.append(
                 from_record(kind, in_elems, out_elems, text(dtype) or "", size if size > 0 else None)

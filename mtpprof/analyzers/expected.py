@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.distinct import distinct_rows
 from mtpprof.models.ledger import LedgerEntry
 from mtpprof.models.traffic import Kind
 
@@ -58,10 +59,9 @@ def observed_counts(calls: Calls, *, sites: bool = True) -> dict[tuple[int, int]
     columns = [getattr(inside, name) for name in KEY_COLUMNS]
     if not sites:
         columns[2] = np.zeros_like(columns[2])
-    table = np.stack([inside.rank, inside.step, *columns], axis=1)
-    rows, counts = np.unique(table, axis=0, return_counts=True)
+    found = distinct_rows(inside.rank, inside.step, *columns)
     result: dict[tuple[int, int], Counter[Key]] = {}
-    for (rank, step, *codes), count in zip(rows.tolist(), counts.tolist(), strict=True):
+    for (rank, step, *codes), count in zip(found.rows.tolist(), found.counts.tolist(), strict=True):
         kind, phase, site, shape, dtype = (inside.texts[code] for code in codes)
         result.setdefault((rank, step), Counter())[(kind, phase, site, shape, dtype)] += count
     return result
@@ -94,11 +94,10 @@ def observed_entries(calls: Calls) -> tuple[LedgerEntry, ...]:
     """All calls that are in steps, as ledger entries with their number: what engagement is proved from."""
     inside = calls.take(calls.step >= 0)
     names = (*KEY_COLUMNS, "fused", "implementation", "group_size")
-    table = np.stack([getattr(inside, name) for name in names], axis=1)
-    rows, counts = np.unique(table, axis=0, return_counts=True)
+    found = distinct_rows(*(getattr(inside, name) for name in names))
     entries = []
     for (kind, phase, site, shape, dtype, fused, carrier, size), count in zip(
-        rows.tolist(), counts.tolist(), strict=True
+        found.rows.tolist(), found.counts.tolist(), strict=True
     ):
         text = inside.texts
         entries.append(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mtpprof.analyzers import intervals
 from mtpprof.analyzers.calls import I64, TEXT_COLUMNS, Calls, Provenance
+from mtpprof.analyzers.distinct import Distinct, distinct_rows
 from mtpprof.analyzers.steps import Steps
 from mtpprof.analyzers.table import MISSING, Bools
 from mtpprof.models.traffic import Algorithm, Kind, busbw_factor, wire_bytes
@@ -79,21 +80,12 @@ def group(calls: Calls, steps: Steps, by: tuple[str, ...]) -> tuple[Group, ...]:
     """
     if not len(calls):
         return ()
-    keys = np.stack([_column(calls, steps, name) for name in by], axis=1)
-    distinct, which = np.unique(keys, axis=0, return_inverse=True)
-    which = which.reshape(-1)
-    wire = wire_bytes_of(calls)
-    busy = _busy(calls, which, len(distinct))
-    order = np.argsort(which, kind="stable")
-    bounds = np.searchsorted(which[order], np.arange(len(distinct) + 1))
+    keys = [_column(calls, steps, name) for name in by]
+    distinct = distinct_rows(*keys)
+    sums = _Sums(calls, distinct)
     groups = [
-        _group(
-            calls.take(order[bounds[index] : bounds[index + 1]]),
-            wire[order[bounds[index] : bounds[index + 1]]],
-            int(busy[index]),
-            {name: _value(calls, name, int(code)) for name, code in zip(by, distinct[index], strict=True)},
-        )
-        for index in range(len(distinct))
+        sums.group(index, {name: _value(calls, name, code) for name, code in zip(by, key, strict=True)})
+        for index, key in enumerate(distinct.rows.tolist())
     ]
     if not any(name in ("rank", "step", "size", "size_class") for name in by):
         groups.sort(key=lambda item: -item.sum_ns)
@@ -133,75 +125,120 @@ def _value(calls: Calls, name: str, code: int) -> Value:
     return code if code != MISSING else None
 
 
-def _group(calls: Calls, wire: I64, busy_ns: int, key: dict[str, Value]) -> Group:
-    known = calls.payload_bytes != MISSING
-    waits = calls.wait_ns != MISSING
-    reasons, counts = np.unique(calls.how[~known], return_counts=True)
-    busbw, basis = _busbw(calls)
-    return Group(
-        key=key,
-        calls=len(calls),
-        fused_calls=int(np.count_nonzero(calls.fused)),
-        transient_calls=int(np.count_nonzero(calls.transient)),
-        ranks=len(np.unique(calls.table)),
-        payload_bytes=_sum_or_none(calls.payload_bytes, known),
-        bytes_known=int(known.sum()),
-        bytes_measured=int(np.count_nonzero(calls.provenance == Provenance.MEASURED)),
-        bytes_unknown=tuple(
-            Unknown(reason=calls.texts[code], calls=count)
-            for code, count in zip(reasons.tolist(), counts.tolist(), strict=True)
-        ),
-        wire_bytes=_sum_or_none(wire, wire != MISSING),
-        wire_known=int(np.count_nonzero(wire != MISSING)),
-        sum_ns=int(calls.dur_ns.sum()),
-        busy_ns=busy_ns,
-        exposed_ns=int(calls.exposed_ns.sum()),
-        wait_ns=_sum_or_none(calls.wait_ns, waits),
-        transfer_ns=_sum_or_none(calls.transfer_ns, waits),
-        wait_known=int(waits.sum()),
-        min_ns=int(calls.dur_ns.min()),
-        median_ns=int(np.median(calls.dur_ns)),
-        max_ns=int(calls.dur_ns.max()),
-        busbw_gb_per_s=busbw,
-        busbw_basis=basis,
-    )
+class _Sums:
+    """Figures of all groups at once, one array an entry of `Group`: a table may have as many groups as calls."""
+
+    def __init__(self, calls: Calls, groups: Distinct) -> None:
+        self._which, self._groups = groups.which, len(groups)
+        known = calls.payload_bytes != MISSING
+        wire = wire_bytes_of(calls)
+        waits = calls.wait_ns != MISSING
+        self.calls = groups.counts
+        self.fused = self._count(calls.fused != 0)
+        self.transient = self._count(calls.transient)
+        self.ranks = np.bincount(distinct_rows(self._which, calls.table).rows[:, 0])
+        self.known, self.payload = self._count(known), self._sum(calls.payload_bytes, known)
+        self.measured = self._count(calls.provenance == Provenance.MEASURED)
+        self.wire_known, self.wire = self._count(wire != MISSING), self._sum(wire, wire != MISSING)
+        self.time, self.exposed = self._sum(calls.dur_ns), self._sum(calls.exposed_ns)
+        self.waits, self.wait = self._count(waits), self._sum(calls.wait_ns, waits)
+        self.transfer = self._sum(calls.transfer_ns, waits)
+        self.busy = _busy(calls, groups)
+        order = np.lexsort((calls.dur_ns, self._which))
+        last = np.cumsum(self.calls)
+        first = last - self.calls
+        by_time = calls.dur_ns[order]
+        self.shortest, self.longest = by_time[first], by_time[last - 1]
+        below, above = by_time[(first + last - 1) // 2], by_time[(first + last) // 2]
+        self.median = below + (above - below) // 2
+        self.unknown = self._reasons(calls, ~known)
+        self.busbw, self.basis = self._busbw(calls)
+
+    def group(self, index: int, key: dict[str, Value]) -> Group:
+        """One group."""
+        return Group(
+            key=key,
+            calls=int(self.calls[index]),
+            fused_calls=int(self.fused[index]),
+            transient_calls=int(self.transient[index]),
+            ranks=int(self.ranks[index]),
+            payload_bytes=int(self.payload[index]) if self.known[index] else None,
+            bytes_known=int(self.known[index]),
+            bytes_measured=int(self.measured[index]),
+            bytes_unknown=tuple(self.unknown.get(index, ())),
+            wire_bytes=int(self.wire[index]) if self.wire_known[index] else None,
+            wire_known=int(self.wire_known[index]),
+            sum_ns=int(self.time[index]),
+            busy_ns=int(self.busy[index]),
+            exposed_ns=int(self.exposed[index]),
+            wait_ns=int(self.wait[index]) if self.waits[index] else None,
+            transfer_ns=int(self.transfer[index]) if self.waits[index] else None,
+            wait_known=int(self.waits[index]),
+            min_ns=int(self.shortest[index]),
+            median_ns=int(self.median[index]),
+            max_ns=int(self.longest[index]),
+            busbw_gb_per_s=float(self.busbw[index]) if self.busbw[index] else None,
+            busbw_basis=("duration", "transfer")[int(self.basis[index])] if self.busbw[index] else "",
+        )
+
+    def _count(self, chosen: Bools) -> I64:
+        return np.bincount(self._which[chosen], minlength=self._groups).astype(np.int64)
+
+    def _sum(self, column: I64, chosen: Bools | None = None) -> I64:
+        """Exact, unlike the sums of `np.bincount`, which are floats."""
+        found = np.zeros(self._groups, np.int64)
+        rows = slice(None) if chosen is None else chosen
+        np.add.at(found, self._which[rows], column[rows])
+        return found
+
+    def _reasons(self, calls: Calls, unknown: Bools) -> dict[int, list[Unknown]]:
+        found: dict[int, list[Unknown]] = {}
+        reasons = distinct_rows(self._which[unknown], calls.how[unknown])
+        for (index, code), count in zip(reasons.rows.tolist(), reasons.counts.tolist(), strict=True):
+            found.setdefault(index, []).append(Unknown(reason=calls.texts[code], calls=count))
+        return found
+
+    def _busbw(self, calls: Calls) -> tuple[NDArray[np.float64], Bools]:
+        """Bus bandwidth of each group, 0 where it is not known, and whether it is over transfer times."""
+        usable = (calls.payload_bytes > 0) & (calls.group_size > 1) & ~calls.transient & (calls.dur_ns > 0)
+        waits = usable & (calls.wait_ns != MISSING) & (calls.transfer_ns > 0)
+        matched = self._count(waits) > 0
+        chosen = np.where(matched[self._which], waits, usable)
+        time = self._sum(np.where(matched[self._which], calls.transfer_ns, calls.dur_ns), chosen)
+        kinds = distinct_rows(calls.kind[chosen], calls.group_size[chosen])
+        factors = np.array(
+            [busbw_factor(Kind(calls.texts[kind]), size) or 0.0 for kind, size in kinds.rows.tolist()]
+        )
+        moved = np.bincount(
+            self._which[chosen], calls.payload_bytes[chosen] * factors[kinds.which], minlength=self._groups
+        )
+        return moved / np.maximum(time, 1), matched
 
 
-def _sum_or_none(column: I64, known: Bools) -> int | None:
-    return int(column[known].sum()) if known.any() else None
-
-
-def _busy(calls: Calls, which: I64, groups: int) -> I64:
+def _busy(calls: Calls, groups: Distinct) -> I64:
     """Union of the calls of each group on each rank, summed over ranks: one sweep, with every (group, rank) on its own stretch."""
-    _, lane = np.unique(np.stack([which, calls.table.astype(np.int64)], axis=1), axis=0, return_inverse=True)
-    lane = lane.reshape(-1)
+    lanes = distinct_rows(groups.which, calls.table)
+    lane, owner = lanes.which, lanes.rows[:, 0]
     origin, span = int(calls.ts_ns.min()), int(calls.end_ns.max() - calls.ts_ns.min()) + 1
-    found = np.zeros(groups, np.int64)
-    if span * (int(lane.max()) + 1) < np.iinfo(np.int64).max:
+    found = np.zeros(len(groups), np.int64)
+    if span * len(lanes) < np.iinfo(np.int64).max:
         start = calls.ts_ns - origin + lane * span
         start, end = intervals.union(start, start + calls.dur_ns)
-        owner = np.zeros(int(lane.max()) + 1, np.int64)
-        owner[lane] = which
         np.add.at(found, owner[start // span], end - start)
         return found
-    for index in np.unique(lane):
+    for index in range(len(lanes)):
         mine = lane == index
-        found[which[mine][0]] += intervals.busy(calls.ts_ns[mine], calls.end_ns[mine])
+        found[owner[index]] += intervals.busy(calls.ts_ns[mine], calls.end_ns[mine])
     return found
-
-
-def _distinct(*columns: NDArray[Any]) -> tuple[list[list[int]], I64]:
-    distinct, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return distinct.tolist(), which.reshape(-1)
 
 
 def wire_bytes_of(calls: Calls) -> I64:
     """Bytes that the rank of each call sends, by the algorithm that ran; -1: not known."""
     if not len(calls):
         return np.empty(0, np.int64)
-    distinct, which = _distinct(calls.kind, calls.algorithm, calls.payload_bytes, calls.group_size)
+    distinct = distinct_rows(calls.kind, calls.algorithm, calls.payload_bytes, calls.group_size)
     sent = []
-    for kind, algorithm, payload, size in distinct:
+    for kind, algorithm, payload, size in distinct.rows.tolist():
         unknown = MISSING in (payload, size) or not algorithm
         found = (
             None
@@ -209,18 +246,4 @@ def wire_bytes_of(calls: Calls) -> I64:
             else wire_bytes(Kind(calls.texts[kind]), Algorithm(calls.texts[algorithm]), payload, size)
         )
         sent.append(MISSING if found is None else found)
-    return np.array(sent, np.int64)[which]
-
-
-def _busbw(calls: Calls) -> tuple[float | None, str]:
-    usable = (calls.payload_bytes > 0) & (calls.group_size > 1) & ~calls.transient & (calls.dur_ns > 0)
-    waits = usable & (calls.wait_ns != MISSING) & (calls.transfer_ns > 0)
-    chosen, time, basis = (
-        (waits, calls.transfer_ns, "transfer") if waits.any() else (usable, calls.dur_ns, "duration")
-    )
-    if not chosen.any():
-        return None, ""
-    distinct, which = _distinct(calls.kind[chosen], calls.group_size[chosen])
-    factors = np.array([busbw_factor(Kind(calls.texts[kind]), size) or 0.0 for kind, size in distinct])
-    moved = float((calls.payload_bytes[chosen] * factors[which]).sum())
-    return (moved / int(time[chosen].sum()), basis) if moved else (None, "")
+    return np.array(sent, np.int64)[distinct.which]

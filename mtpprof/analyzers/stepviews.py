@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mtpprof.analyzers.calls import I64, Calls
+from mtpprof.analyzers.distinct import distinct_rows
 from mtpprof.analyzers.steps import Steps
 from mtpprof.analyzers.table import MISSING, Bools
 
@@ -107,11 +108,10 @@ def per_step(calls: Calls, steps: Steps, form: tuple[str, ...] = FORM) -> tuple[
     found = []
     for batch, mine in _batches(steps):
         inside = mine[row]
-        keys = np.stack([getattr(calls, name)[inside] for name in form], axis=1)
-        distinct, which = np.unique(keys, axis=0, return_inverse=True)
-        index, which = np.flatnonzero(inside), which.reshape(-1)
-        for place, codes in enumerate(distinct.tolist()):
-            chosen = index[which == place]
+        distinct = distinct_rows(*(getattr(calls, name)[inside] for name in form))
+        index = np.flatnonzero(inside)
+        for place, codes in enumerate(distinct.rows.tolist()):
+            chosen = index[distinct.which == place]
             words = {name: calls.texts[code] for name, code in zip(form, codes, strict=True)}
             found.append(_figure(calls.take(chosen), row[chosen], batch, words, mine))
     return tuple(found)
@@ -150,16 +150,15 @@ def _spread(values: I64) -> Spread:
 
 def _batches(steps: Steps) -> Iterable[tuple[Batch, Bools]]:
     """Every kind of batch with the mask of its steps, in the order in which they first appear."""
-    keys = np.stack([steps.phase, steps.rows, steps.sequences], axis=1)
-    distinct, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    for place in np.argsort(first, kind="stable").tolist():
-        phase, rows, sequences = distinct[place].tolist()
+    distinct = distinct_rows(steps.phase, steps.rows, steps.sequences)
+    for place in np.argsort(distinct.first).tolist():
+        phase, rows, sequences = distinct.rows[place].tolist()
         batch = Batch(
             phase=steps.texts[phase] or None,
             rows=rows if rows != MISSING else None,
             sequences=sequences if sequences != MISSING else None,
         )
-        yield batch, np.asarray(which.reshape(-1) == place)
+        yield batch, np.asarray(distinct.which == place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.distinct import distinct_rows
 from mtpprof.analyzers.grouping import wire_bytes_of
 from mtpprof.analyzers.steps import Steps
 from mtpprof.analyzers.table import MISSING
@@ -90,13 +91,11 @@ def stratify(calls: Calls, steps: Steps) -> list[Stratum]:
     """The strata of a capture, decode first; calls outside any step and artefacts of the profiler's start are left out."""
     if not len(steps):
         return []
-    keys = np.stack([steps.phase, steps.rows, steps.sequences], axis=1)
-    distinct, which = np.unique(keys, axis=0, return_inverse=True)
-    which = which.reshape(-1)
+    distinct = distinct_rows(steps.phase, steps.rows, steps.sequences)
     row_of_call = steps.rows_of(calls.table, calls.step)
     found = []
-    for index, (phase, rows, sequences) in enumerate(distinct.tolist()):
-        mine = np.flatnonzero(which == index)
+    for index, (phase, rows, sequences) in enumerate(distinct.rows.tolist()):
+        mine = np.flatnonzero(distinct.which == index)
         batch = Batch(steps.texts[phase], rows, sequences)
         inside = calls.take(np.isin(row_of_call, mine))
         found.append(_stratum(batch, inside, steps, mine))
@@ -126,14 +125,12 @@ def sums_by_form(calls: Calls) -> dict[Form, Sum]:
     """Totals of every form of collective, in the order in which the forms first appear."""
     if not len(calls):
         return {}
-    columns = np.stack([getattr(calls, name) for name in Form._fields], axis=1)
-    rows, first, which = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+    distinct = distinct_rows(*(getattr(calls, name) for name in Form._fields))
     wire = wire_bytes_of(calls)
-    members = which.reshape(-1)
     found = {}
-    for index in np.argsort(first, kind="stable").tolist():
-        mine = members == index
-        form = Form(*(calls.texts[code] for code in rows[index].tolist()))
+    for index in np.argsort(distinct.first).tolist():
+        mine = distinct.which == index
+        form = Form(*(calls.texts[code] for code in distinct.rows[index].tolist()))
         found[form] = Sum(
             calls=int(mine.sum()),
             payload_bytes=_total(calls.payload_bytes[mine]),

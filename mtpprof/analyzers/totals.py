@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.distinct import distinct_rows
 from mtpprof.analyzers.grouping import wire_bytes_of
 from mtpprof.analyzers.table import MISSING, Bools
 from mtpprof.rundir import Record
@@ -42,7 +43,7 @@ class Totals(Record, frozen=True, kw_only=True):
 
 def steps_of(calls: Calls) -> int:
     """Number of (rank, step) pairs that the calls are spread over."""
-    return len(np.unique(np.stack([calls.rank, calls.step], axis=1), axis=0))
+    return len(distinct_rows(calls.rank, calls.step))
 
 
 def groups_of(calls: Calls) -> list[Group]:
@@ -50,13 +51,14 @@ def groups_of(calls: Calls) -> list[Group]:
     inside = calls.take(calls.step >= 0)
     pairs = steps_of(inside)
     columns = ("kind", "phase", "fused", "implementation", "algorithm")
-    table = np.stack([getattr(inside, name) for name in columns], axis=1)
-    rows, first, where = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    distinct = distinct_rows(*(getattr(inside, name) for name in columns))
     wire = wire_bytes_of(inside)
     groups = []
-    for index in np.argsort(first, kind="stable").tolist():
-        members = where.reshape(-1) == index
-        kind, phase, fused, implementation, algorithm = (inside.texts[code] for code in rows[index].tolist())
+    for index in np.argsort(distinct.first).tolist():
+        members = distinct.which == index
+        kind, phase, fused, implementation, algorithm = (
+            inside.texts[code] for code in distinct.rows[index].tolist()
+        )
         groups.append(
             Group(
                 kind=kind,
