@@ -88,13 +88,9 @@ def _under_nsys(command: Command, run: RunRecord, directory: RunDirectory, nodes
     """One nsys for all processes of this host, with a report for every profiled window."""
     output = _reports(run, directory, nodes)
     output.parent.mkdir(parents=True, exist_ok=True)
-    options = nsys.NsysOptions(
-        output=output,
-        capture_range="nvtx",
-        nvtx_capture=f"{NSYS_WINDOW}@{NVTX_DOMAIN}",
-        capture_range_end="repeat",
+    argv = nsys.nsys_command(
+        nsys.find_nsys(), command.argv, output=output, window=f"{NSYS_WINDOW}@{NVTX_DOMAIN}"
     )
-    argv = nsys.nsys_command(nsys.find_nsys(), command.argv, options)
     return replace(command, argv=tuple(argv), environment={**command.environment, **nsys.ENVIRONMENT})
 
 

@@ -242,6 +242,19 @@ def test_missing_reports_of_nsys_are_named(
     assert run.directory.run().status == "failed"
 
 
+def test_an_nsys_that_fails_is_quoted(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = tmp_path / "stub"
+    stub.mkdir()
+    (stub / "nsys").write_text("#!/bin/sh\necho 'Illegal --trace argument.' >&2\nexit 3\n")
+    (stub / "nsys").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stub}{os.pathsep}{os.environ['PATH']}")
+    run = start("--tp", "1", "--capture", "nsys", *QUICK)
+    code, _, err = run.finish(60)
+    assert code == 4
+    assert "ended with status 3 (Illegal --trace argument.)" in " ".join(err.split())
+    assert run.directory.run().status == "failed"
+
+
 def test_nsys_and_torch_are_refused_before_anything_starts(start: Start, tmp_path: Path) -> None:
     code, _, err = start("--tp", "2", "--capture", "torch,nsys", *QUICK).finish(30)
     assert code == 2

@@ -8,14 +8,7 @@ import pytest
 
 from mtpprof.errors import ExitCode, MissingEnvironmentError, RunError, UsageError
 from mtpprof.profilers.lifetime import group_alive
-from mtpprof.profilers.nsys import (
-    NsysOptions,
-    check_exclusive,
-    export_sqlite,
-    find_nsys,
-    nsys_command,
-    record,
-)
+from mtpprof.profilers.nsys import check_exclusive, export_sqlite, find_nsys, nsys_command
 
 HEAD = """#!/bin/sh
 echo "$@" > "$STUB/arguments"
@@ -40,7 +33,9 @@ def write(stub: Path, body: str) -> None:
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    words = nsys_command("/bin/nsys", ["python", "-m", "worker"], NsysOptions(output=tmp_path / "rank0"))
+    words = nsys_command(
+        "/bin/nsys", ["python", "-m", "worker"], output=tmp_path / "host0", window="w@mtpprof"
+    )
     assert words == [
         "/bin/nsys",
         "profile",
@@ -50,17 +45,14 @@ def test_the_command_line(tmp_path: Path) -> None:
         "--cpuctxsw=none",
         "--trace-fork-before-exec=true",
         "--force-overwrite=true",
-        f"--output={tmp_path}/rank0",
-        "--capture-range=cudaProfilerApi",
-        "--capture-range-end=stop",
+        f"--output={tmp_path}/host0",
+        "--capture-range=nvtx",
+        "--capture-range-end=repeat",
+        "--nvtx-capture=w@mtpprof",
         "python",
         "-m",
         "worker",
     ]
-    whole = NsysOptions(output=tmp_path / "rank0", capture_range=None)
-    assert not any(word.startswith("--capture-range") for word in nsys_command("nsys", ["x"], whole))
-    nvtx = NsysOptions(output=tmp_path / "r", capture_range="nvtx", nvtx_capture="window@mtpprof")
-    assert "--nvtx-capture=window@mtpprof" in nsys_command("nsys", ["x"], nvtx)
 
 
 def test_what_excludes_what() -> None:
@@ -79,46 +71,6 @@ def test_without_nsys_there_is_one_sentence_and_exit_code_5(stub: Path) -> None:
     assert str(caught.value).count(".") == 1
 
 
-def test_a_recording_gives_the_report(stub: Path, tmp_path: Path) -> None:
-    write(stub, 'touch "$output.nsys-rep"')
-    report = record(["worker", "--x"], NsysOptions(output=tmp_path / "rank0"), timeout_s=30)
-    assert report == tmp_path / "rank0.nsys-rep"
-    assert (stub / "arguments").read_text().startswith("profile --trace=cuda,nvtx ")
-    assert (stub / "arguments").read_text().endswith(" worker --x\n")
-
-
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        (
-            "echo 'nothing to do'; echo 'Illegal --trace argument.' >&2; exit 3",
-            r"exit code 3: Illegal --trace argument",
-        ),
-        ('touch "$output.qdstrm"', r"\.qdstrm, which it did not finish"),
-        ("exit 0", "left no report .*the capture range never began"),
-    ],
-)
-def test_failures_are_named(stub: Path, tmp_path: Path, body: str, sentence: str) -> None:
-    write(stub, body)
-    with pytest.raises(RunError, match=sentence):
-        record(["worker"], NsysOptions(output=tmp_path / "rank0"), timeout_s=30)
-
-
-def test_past_its_time_it_is_interrupted_and_may_finish(stub: Path, tmp_path: Path) -> None:
-    write(stub, 'trap \'touch "$output.nsys-rep"; exit 0\' INT\nsleep 1000 &\necho $$ > "$STUB/pid"\nwait')
-    with pytest.raises(RunError, match=r"rank0\) took longer than 1 s and was stopped"):
-        record(["worker"], NsysOptions(output=tmp_path / "rank0"), timeout_s=1)
-    assert (tmp_path / "rank0.nsys-rep").is_file()
-    assert not group_alive(int((stub / "pid").read_text()))
-
-
-def test_one_that_ignores_the_interrupt_is_killed_with_its_group(stub: Path, tmp_path: Path) -> None:
-    write(stub, "trap '' INT TERM\necho $$ > \"$STUB/pid\"\nsleep 1000")
-    with pytest.raises(RunError, match="took longer"):
-        record(["worker"], NsysOptions(output=tmp_path / "rank0"), timeout_s=0.5, finish_s=0.2)
-    assert not group_alive(int((stub / "pid").read_text()))
-
-
 def test_the_export(stub: Path, tmp_path: Path) -> None:
     write(stub, 'touch "$output"')
     report = tmp_path / "rank0.nsys-rep"
@@ -129,6 +81,7 @@ def test_the_export(stub: Path, tmp_path: Path) -> None:
     write(stub, "echo 'cannot read' >&2; exit 1")
     with pytest.raises(RunError, match=r"export of .*rank0\.nsys-rep failed \(exit code 1: cannot read\)"):
         export_sqlite(report)
-    write(stub, "sleep 1000")
+    write(stub, "trap '' INT TERM\necho $$ > \"$STUB/pid\"\nsleep 1000")
     with pytest.raises(RunError, match=r"took longer than 0\.2 s"):
         export_sqlite(report, timeout_s=0.2)
+    assert not group_alive(int((stub / "pid").read_text()))

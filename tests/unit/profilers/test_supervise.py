@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from mtpprof.errors import RunError
+from mtpprof.models.reference.shm_limits import SHM_DIR
+from mtpprof.profilers import supervise as supervision
 from mtpprof.profilers.engines.base import Command
-from mtpprof.profilers.lifetime import SHM_DIR, group_alive
+from mtpprof.profilers.lifetime import group_alive
 from mtpprof.profilers.supervise import describe_failure, orderly_signals, root_cause, supervise
 from mtpprof.rundir import SCHEMA_VERSION, RunDirectory, RunRecord
 
@@ -79,6 +81,15 @@ def test_a_killed_launcher_is_said_to_be_killed(tmp_path: Path) -> None:
 def test_a_child_that_fails_is_described_by_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"status 3 \(out of cheese\).*launcher\.log"):
         run_child("import sys; print('out of cheese'); sys.exit(3)", tmp_path)
+
+
+def test_a_child_that_says_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "STALL_MARGIN_S", 0.0)
+    marker = tmp_path / "pid"
+    script = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
+    with pytest.raises(RunError, match="no progress for 3 s; the run was ended"):
+        run_child(script, tmp_path, timeout_s=3.0)
+    assert not group_alive(int(marker.read_text()))
 
 
 @pytest.mark.parametrize(
