@@ -119,9 +119,8 @@ def _write(home: Path, name: str, table: EventTable) -> Path:
         with os.fdopen(descriptor, "wb") as file:
             table.save(file)
         return Path(temporary).replace(home / name)
-    except BaseException:
+    finally:
         _remove([Path(temporary)])
-        raise
 
 
 def _file_name(entry: CacheKey, index: int, count: int) -> str:

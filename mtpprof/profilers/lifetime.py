@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from mtpprof.models.reference.shm_limits import SHM_DIR
+
 _PR_SET_PDEATHSIG = 1
-SHM_DIR = Path("/dev/shm")
 PROC = Path("/proc")
 KILL_PATIENCE_S = 5.0
 """How long the kernel may take to end a killed process; only one in uninterruptible sleep takes longer."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.profilers.lifetime import SHM_DIR
+from mtpprof.models.reference.shm_limits import SHM_DIR
 from mtpprof.rundir import EventFollower, RunDirectory
 
 SMALL = ("--vocab", "1024", "--concurrency", "1", "--warmup", "1", "--profile-steps", "1")

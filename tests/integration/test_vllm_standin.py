@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from mtpprof.errors import ExitCode
+from mtpprof.models.reference.shm_limits import SHM_DIR
 from mtpprof.profilers.engines.vllm.scratch import SCRATCH
-from mtpprof.profilers.lifetime import SHM_DIR
 from mtpprof.rundir import EventFollower, RunDirectory
 from tests.standin.vllm_standin import install
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 import shutil
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from mtpprof.errors import RunError
+from mtpprof.tracefile import trace_is_whole
 
 POLL_S = 0.2
 _RANK = re.compile(r"_rank(\d+)\.")
-_CHUNK = 1 << 20
 
 
 def collect(
@@ -44,7 +43,7 @@ def collect(
     deadline_s = time.monotonic() + timeout_s
     while True:
         found = find(source, prefix)
-        state = {rank: is_whole(path) for rank, path in found.items()}
+        state = {rank: trace_is_whole(path) for rank, path in found.items()}
         waiting = [rank for rank in range(ranks) if not state.get(rank)]
         if not waiting:
             break
@@ -83,20 +82,3 @@ def find(source: Path, prefix: str) -> dict[int, Path]:
         if match:
             found[int(match[1])] = path
     return found
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a trace, gzip or plain, ends as a JSON document does."""
-    try:
-        with path.open("rb") as stream:
-            if stream.read(2) != b"\x1f\x8b":
-                stream.seek(0, 2)
-                stream.seek(max(0, stream.tell() - 64))
-                return stream.read().rstrip().endswith((b"}", b"]"))
-            stream.seek(0)
-            decoder, tail = zlib.decompressobj(wbits=31), b""
-            while chunk := stream.read(_CHUNK):
-                tail = (tail + decoder.decompress(chunk))[-64:]
-            return decoder.eof and tail.rstrip().endswith((b"}", b"]"))
-    except (OSError, zlib.error):
-        return False

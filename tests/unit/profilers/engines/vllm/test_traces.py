@@ -7,11 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mtpprof.errors import RunError
-from mtpprof.profilers.engines.vllm.traces import collect, find, is_whole
+from mtpprof.profilers.engines.vllm.traces import collect, find
 
 DOCUMENT = json.dumps(
     {"traceEvents": [{"ph": "X", "name": "a", "ts": index} for index in range(2000)]}
@@ -68,32 +66,3 @@ def test_of_two_traces_of_a_rank_the_newer_counts(tmp_path: Path) -> None:
     new = write(tmp_path / "in", "p", 0, b"y", number=2)
     os.utime(old, ns=(1, 1))
     assert find(tmp_path / "in", "p") == {0: new}
-
-
-@given(st.integers(0, 4000))
-def test_no_cut_of_a_gzip_file_is_whole(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
-    whole = gzip.compress(DOCUMENT)
-    path = tmp_path_factory.mktemp("cut") / "x.json.gz"
-    path.write_bytes(whole[:cut])
-    assert is_whole(path) is (cut >= len(whole))
-
-
-@pytest.mark.parametrize(
-    ("data", "whole"),
-    [
-        (b'{"traceEvents": []}\n', True),
-        (b"[]", True),
-        (b'{"traceEvents": [', False),
-        (b"", False),
-        (gzip.compress(b'{"traceEvents": [', mtime=0), False),
-        (b"\x1f\x8bnot gzip", False),
-    ],
-)
-def test_plain_and_damaged_files(tmp_path: Path, data: bytes, whole: bool) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(data)
-    assert is_whole(path) is whole
-
-
-def test_a_file_that_is_gone_is_not_whole(tmp_path: Path) -> None:
-    assert not is_whole(tmp_path / "none")
