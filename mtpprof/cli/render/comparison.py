@@ -76,7 +76,7 @@ def _engagement_table(comparison: Comparison) -> Table:
 
 def _strata_table(comparison: Comparison) -> Table:
     columns = ("batch", "steps", "calls", "payload", "wire")
-    rows = [_stratum_row(stratum) for stratum in comparison.difference.strata]
+    rows = [row for stratum in comparison.difference.strata for row in _stratum_rows(stratum)]
     return Table(
         title="batch by batch, per step and rank",
         columns=columns,
@@ -85,19 +85,28 @@ def _strata_table(comparison: Comparison) -> Table:
     )
 
 
-def _stratum_row(stratum: StratumDifference) -> tuple[str, ...]:
-    batch = stratum.batch if stratum.same_batch else f"{stratum.batch} → {stratum.arm_batch}"
-    return (
-        batch,
+def _stratum_rows(stratum: StratumDifference) -> Iterator[tuple[str, ...]]:
+    yield (
+        stratum.batch,
         f"{stratum.base_steps} → {stratum.arm_steps}",
         f"{count_text(stratum.base.calls)} → {count_text(stratum.arm.calls)}",
         _figure(stratum, "payload_bytes"),
         _figure(stratum, "wire_bytes"),
     )
+    if not stratum.same_batch:
+        yield (f"  → {stratum.arm_batch}", "", "", "", "")
 
 
 def _figure(stratum: StratumDifference, name: str) -> str:
+    """Before and after; where they round to the same, before and the difference."""
     before, after = getattr(stratum.base, name), getattr(stratum.arm, name)
+    if (
+        before is not None
+        and after is not None
+        and before != after
+        and bytes_text(before) == bytes_text(after)
+    ):
+        return f"{bytes_text(before)} {signed(bytes_text(after - before))}"
     return f"{bytes_text(before)} → {bytes_text(after)}"
 
 
