@@ -9,9 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -140,7 +141,8 @@ def _start(context: BaseContext, index: int, path: Path, options: LoadOptions) -
         target=_work, args=(sender, path, options), daemon=True, name=f"mtpprof-read-{index}"
     )
     try:
-        process.start()
+        with _no_false_number():
+            process.start()
     except OSError:
         receiver.close()
         raise
@@ -148,6 +150,28 @@ def _start(context: BaseContext, index: int, path: Path, options: LoadOptions) -
         sender.close()
     allowed = options.timeout_s or max(_MIN_TIMEOUT_S, _TIMEOUT_FACTOR * _estimate_s(path))
     return _Job(index=index, process=process, connection=receiver, deadline_s=time.monotonic() + allowed)
+
+
+_STARTING = threading.Lock()
+
+
+@contextmanager
+def _no_false_number() -> Iterator[None]:
+    """Keep -1 from being handed on as the file number of `sys.stderr`: multiprocessing does that, and what Textual puts there has -1."""
+    with _STARTING:
+        stream = sys.stderr
+        try:
+            false = stream.fileno() < 0
+        except (AttributeError, OSError, ValueError):
+            false = False
+        if not false:
+            yield
+            return
+        sys.stderr = None
+        try:
+            yield
+        finally:
+            sys.stderr = stream
 
 
 def _work(sender: Connection, path: Path, options: LoadOptions) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -116,6 +117,36 @@ def test_files_are_read_here_where_processes_cannot_start(
         202,
         204,
     ]
+
+
+def test_processes_start_where_stderr_has_no_file(traces: list[Path]) -> None:
+    """As inside the dashboard; in a process of its own, since helpers of multiprocessing that run already are not started again."""
+    program = """
+import io, sys
+from pathlib import Path
+
+class Captured(io.StringIO):
+    def fileno(self):
+        return -1
+
+if __name__ == "__main__":
+    from mtpprof.analyzers import loading
+    loading._MIN_PARALLEL_S = 0.0
+    sys.stderr = captured = Captured()
+    options = loading.LoadOptions(use_cache=False, workers=2)
+    print([len(tables[0]) for tables in loading.load_files([Path(word) for word in sys.argv[1:]], options)])
+    assert sys.stderr is captured
+"""
+    script = traces[0].with_name("program.py")
+    script.write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(script), *map(str, traces)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "[200, 202, 204]\n", done.stderr
 
 
 def test_lack_of_memory_is_a_named_refusal(traces: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
