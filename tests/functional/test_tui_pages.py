@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -430,3 +431,44 @@ async def test_a_report_is_written_beside_the_run(run: RunDirectory, tmp_path: P
         await settle(pilot)
         await press(pilot, "M")
         assert "local-argmax" in (tmp_path / "copy" / "report.md").read_text()
+
+
+async def test_style_sheets_are_not_read_again_for_a_page(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading them takes longer than a key may."""
+    app = app_on(run.root)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        times = []
+        reparse = app.stylesheet.reparse
+
+        def counted() -> None:
+            times.append(app.current_mode)
+            reparse()
+
+        monkeypatch.setattr(app.stylesheet, "reparse", counted)
+        for key in "1234567":
+            await press(pilot, key)
+        assert times == []
+        await press(pilot, "t")
+        changed = len(times)
+        assert changed > 0
+        for key in "1234567":
+            await press(pilot, key)
+        assert len(times) == changed
+
+
+@pytest.mark.parametrize("page", ["1", "2", "4"])
+async def test_a_page_that_was_hidden_takes_the_new_theme(run: RunDirectory, page: str) -> None:
+    shown = {}
+    for keys in ((page, "3", "t", page), ("3", "t", page)):
+        app = app_on(run.root)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await settle(pilot)
+            for key in keys:
+                await press(pilot, key)
+            await press(pilot, "escape")
+            shown[keys] = app.export_screenshot(title="")
+    first, second = (re.sub(r"terminal-\d+", "", text) for text in shown.values())
+    assert first == second

@@ -18,7 +18,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from mtpprof.cli.output import Format, printable
-from mtpprof.cli.tui import exporting
+from mtpprof.cli.tui import collector, exporting
 from mtpprof.cli.tui.background import Background, Finished
 from mtpprof.cli.tui.launching import LaunchForm, StartedRun
 from mtpprof.cli.tui.opening import Opener
@@ -104,6 +104,7 @@ class DashboardApp(App[None]):
 
     def on_mount(self) -> None:
         """Open what was asked for."""
+        collector.set_aside()
         self.theme = THEMES[0]
         self.set_interval(TICK_S, self._tick)
         if self._command is not None:
@@ -156,6 +157,9 @@ class DashboardApp(App[None]):
     def go(self, name: str) -> None:
         """Show a page."""
         if self.current_mode != name:
+            for page in self._screen_stacks.get(name, ()):
+                # Shown again, a page is styled anew in any case; Textual would parse all style sheets once more after a change of theme.
+                page._css_update_count = self._css_update_count
             self.switch_mode(name)
 
     def action_go(self, name: str) -> None:
@@ -253,6 +257,7 @@ class DashboardApp(App[None]):
         """Leave nothing behind but a run that was left running."""
         self.opener.close()
         self.background.close()
+        collector.take_back()
 
     # Exports and the rest
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from textual.message import Message
 
+from mtpprof.cli.tui import collector
 from mtpprof.errors import InterruptedRunError, MtpprofError, RunError
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Background:
             self._running -= 1
             if self._newest[key] == number and not self._closed:
                 call()
+                collector.set_aside()
 
         def run() -> None:
             call: Callable[[], None] = lambda: failed(f"internal error while working on {key}")  # noqa: E731

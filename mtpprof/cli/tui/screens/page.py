@@ -46,6 +46,12 @@ class Page(Screen[None]):
         Binding("escape", "leave_field", "Leave the field", show=False, id="page.leave"),
     ]
 
+    def __init__(self) -> None:
+        super().__init__()
+        # A page is styled as it is mounted. Textual takes one that it has not seen for one whose theme has changed, and would parse all
+        # style sheets anew and style the page before it once more, twice, on the first visit of each.
+        self._css_update_count = self.app._css_update_count
+
     @property
     def dashboard(self) -> DashboardApp:
         """The app."""
