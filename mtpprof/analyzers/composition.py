@@ -150,8 +150,13 @@ class _Layers:
     intervals: dict[str, list[tuple[I64, I64]]]
 
 
+def runs_on_device(table: EventTable, calls: Calls) -> bool:
+    """Whether a rank's work is its kernels; else it is its operations on the CPU."""
+    return bool(calls.on_device.any()) if len(calls) else table.count(Category.KERNEL) > 0
+
+
 def _layers(table: EventTable, calls: Calls) -> _Layers:
-    on_device = bool(calls.on_device.any()) if len(calls) else table.count(Category.KERNEL) > 0
+    on_device = runs_on_device(table, calls)
     layers = _Layers(on_device=on_device, intervals={name: [] for name in PARTS})
     for name, first, last in (*_collectives(table, calls), *_work(table, calls, on_device)):
         layers.intervals[name].append((first, last))
@@ -195,8 +200,8 @@ def _collectives(table: EventTable, calls: Calls) -> Iterator[tuple[str, I64, I6
     yield UNSPLIT, begin[unsplit], finish[unsplit]
 
 
-def _work(table: EventTable, calls: Calls, on_device: bool) -> Iterable[tuple[str, I64, I64]]:
-    """Everything else that runs on the rank's device, or on the CPU thread that issues its collectives."""
+def work_rows(table: EventTable, calls: Calls, *, on_device: bool) -> I64:
+    """Everything else that runs on the rank's device, or (ranges too) on the CPU thread that issues its collectives; by start."""
     if on_device:
         rows = table.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
     else:
@@ -204,7 +209,11 @@ def _work(table: EventTable, calls: Calls, on_device: bool) -> Iterable[tuple[st
         tracks, count = np.unique(table.track[calls.row], return_counts=True)
         if len(tracks):
             rows = rows[table.track[rows] == tracks[np.argmax(count)]]
-    rows = rows[~np.isin(rows, calls.row)]
+    return rows[~np.isin(rows, calls.row)]
+
+
+def _work(table: EventTable, calls: Calls, on_device: bool) -> Iterable[tuple[str, I64, I64]]:
+    rows = work_rows(table, calls, on_device=on_device)
     codes, which = np.unique(table.name[rows], return_inverse=True)
     classes = [
         _class_of(table.names[code], annotation=not on_device and ranges.split(table.names[code]) is not None)
@@ -225,4 +234,9 @@ def _class_of(name: str, *, annotation: bool) -> str | None:
     if annotation:
         parts = ranges.split(name)
         return ARGMAX if parts is not None and parts[0] == ranges.ARGMAX else None
+    return part_of(name)
+
+
+def part_of(name: str) -> str:
+    """Part that a kernel or operation belongs to by its name, one of `COUNTED`."""
     return next((part for part, pattern in CLASSES if pattern.search(name)), COMPUTE)

@@ -23,6 +23,7 @@ from mtpprof.analyzers.serving import Serving, serving_of
 from mtpprof.analyzers.steps import Steps
 from mtpprof.analyzers.strata import Stratum, stratify
 from mtpprof.analyzers.table import MISSING, TraceSet
+from mtpprof.analyzers.work import Work, find_work
 from mtpprof.errors import InputError, UsageError
 from mtpprof.models.ledger import Workload
 from mtpprof.models.spec import BLOCK_KINDS, ModelSpec
@@ -46,6 +47,8 @@ class Traces:
     steps: Steps
     strata: list[Stratum]
     composition: Composition
+    work: tuple[Work, ...]
+    """What each rank computed, by trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -124,6 +127,7 @@ def traces_of(traces: TraceSet, spec: ModelSpec | None = None, workload: Workloa
         steps=steps,
         strata=stratify(found.calls, steps),
         composition=compose(traces, found),
+        work=find_work(traces, found.calls),
     )
 
 

@@ -213,6 +213,37 @@ async def test_timeline_describes_zooms_and_pans(run: RunDirectory) -> None:
         assert "░" in text
 
 
+async def test_timeline_shows_compute_beside_the_collectives(run: RunDirectory) -> None:
+    app = app_on(run.root, "timeline")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert screen_text(app).count("  comp  ") == 4
+        await press(pilot, "down", "full_stop")
+        assert "rank 0: operation aten::mm" in words(text_of(app, "#call-line"))
+        assert "other compute" in text_of(app, "#call-line")
+        assert "▄" in screen_text(app)
+        await press(pilot, "c")
+        assert "  comp  " not in screen_text(app)
+        assert "rank 0: operation" not in text_of(app, "#call-line")
+        await press(pilot, "c")
+        assert screen_text(app).count("  comp  ") == 4
+
+
+async def test_compute_is_hidden_where_not_all_lanes_have_room(tmp_path: Path) -> None:
+    directory = finished_run(tmp_path / "run", Recipe(models=("nemotron-3-super",), tp=4, rounds=2))
+    app = app_on(directory.root, "timeline")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        shown = screen_text(app)
+        assert all(f"{side} r{rank} " in shown for side in "AB" for rank in range(4))
+        assert "  comp  " not in shown
+        await press(pilot, "c")
+        assert "  comp  " in screen_text(app)
+        await press(pilot, *["down"] * 15)
+        assert "B (commutative-reduce) rank 3" in words(text_of(app, "#call-line"))
+        assert "▶  comp" in screen_text(app)
+
+
 async def test_ranks_show_waits_stragglers_and_clocks(run: RunDirectory) -> None:
     app = app_on(run.root, "ranks")
     async with app.run_test(size=(160, 50)) as pilot:

@@ -23,7 +23,8 @@ from mtpprof.cli.output import printable
 SPARKS = "▁▂▃▄▅▆▇█"
 _SUBSTITUTES = {
     **dict(zip(SPARKS, "_..--==#", strict=True)),
-    **dict.fromkeys("█▓▊▉▋▌", "#"),
+    **dict.fromkeys("█▊▉▋▌", "#"),
+    **dict.fromkeys("▓", "@"),  # on the timeline it is another mark than the full block
     **dict.fromkeys("▒", "%"),
     **dict.fromkeys("░", ":"),
     **dict.fromkeys("─━═╌┄▔▁⎯", "-"),

@@ -1,4 +1,4 @@
-"""Timeline: the ranks' collectives of one step, baseline above optimized, with the one under the cursor described."""
+"""Timeline: what the ranks exchange and compute in one step, baseline above optimized, with what is under the cursor described."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from mtpprof.analyzers.calls import Provenance
+from mtpprof.analyzers.composition import COUNTED, MEANING
 from mtpprof.analyzers.sides import Side
 from mtpprof.analyzers.table import MISSING
-from mtpprof.cli.tui.lanes import Lane, make_lanes
+from mtpprof.cli.tui.lanes import CallLane, Lane, WorkLane, make_lanes
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import safe
 from mtpprof.cli.tui.widgets.timeline_view import LEGEND, TimelineView
 from mtpprof.cli.units import bytes_text, time_text
+
+LONGEST_NAME = 160
+"""Names of kernels with all their template arguments would fill the screen."""
 
 
 class TimelinePage(Page):
@@ -61,7 +65,7 @@ class TimelinePage(Page):
             waiting = self.dashboard.background.busy
             text = "Reading the traces…" if waiting else "There is no trace to draw."
         else:
-            text = describe_call(event.lane, event.call)
+            text = describe(event.lane, event.event)
         self.query_one("#call-line", Static).update(safe(text))
 
 
@@ -72,18 +76,37 @@ def _lanes(a: Side | None, b: Side | None) -> list[Lane]:
     ]
 
 
-def describe_call(lane: Lane, call: int | None) -> str:
-    """The collective under the cursor, in two lines."""
+def describe(lane: Lane, event: int | None) -> str:
+    """What is under the cursor, in two lines."""
     who = f"{lane.side} ({lane.arm}) rank {lane.rank if lane.rank != MISSING else '?'}"
-    if call is None:
+    if isinstance(lane, WorkLane):
+        return f"{who}: {_work_text(lane, event)}"
+    if event is None or not isinstance(lane, CallLane):
         return f"{who}: no collective under the cursor; . and , go to the next and the previous one."
+    return f"{who}: {_call_text(lane, event)}"
+
+
+def _work_text(lane: WorkLane, event: int | None) -> str:
+    what = "kernel" if lane.on_device else "operation"
+    if event is None:
+        return f"no {what} under the cursor; . and , go to the next and the previous one."
+    start, end = lane.start_ns[event : event + 1], lane.end_ns[event : event + 1]
+    beside = int(lane.beside.within(start, end)[0])
+    part = COUNTED[int(lane.part[event])]
+    name = lane.names[int(lane.name[event])]
+    name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+    text = f"{what} {name}\n{time_text(int(end[0] - start[0]))}: {part} ({MEANING[part]})"
+    return text + (f"; {time_text(beside)} of it beside a collective of this rank" if beside else "")
+
+
+def _call_text(lane: CallLane, call: int) -> str:
     calls = lane.calls
     fused = calls.text("fused", call)
     shape, dtype = calls.text("shape", call) or "?", calls.text("dtype", call) or "?"
     payload = int(calls.payload_bytes[call])
     wait, transfer = int(calls.wait_ns[call]), int(calls.transfer_ns[call])
     first = (
-        f"{who}: {calls.text('kind', call)}{f' fused with {fused}' if fused else ''} [{shape}] {dtype} "
+        f"{calls.text('kind', call)}{f' fused with {fused}' if fused else ''} [{shape}] {dtype} "
         f"by {calls.text('implementation', call) or '?'} in {calls.text('phase', call) or '?'} "
         f"at {calls.text('site', call) or '?'}"
     )

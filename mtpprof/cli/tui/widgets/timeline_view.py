@@ -1,4 +1,4 @@
-"""Lanes of collectives over time, with a cursor; drawn out of the lanes' own index, one bisection per column."""
+"""Lanes of collectives and of compute over time, with a cursor; drawn out of the lanes' own index, one bisection per column."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from mtpprof.analyzers.composition import ARGMAX, COMPUTE, COPY, NORM
+from mtpprof.analyzers.table import I64
 from mtpprof.cli.tui import lanes
-from mtpprof.cli.tui.lanes import Lane
+from mtpprof.cli.tui.lanes import Lane, WorkLane
 from mtpprof.cli.tui.text import fitted
 from mtpprof.cli.units import time_text
 
@@ -27,12 +29,16 @@ GLYPHS = {
     lanes.TRANSFER: "█",
     lanes.FUSED: "▓",
     lanes.UNSPLIT: "▒",
+    COMPUTE: "▄",
+    NORM: "n",
+    COPY: "c",
+    ARGMAX: "a",
     lanes.STEP: "·",
     "": " ",
 }
-LEGEND = "█ transfer  ░ wait  ▓ fused  ▒ not split  · no collective"
+LEGEND = "█ transfer ░ wait ▓ fused ▒ not split  ▄ compute n norm c copy a argmax  · none"
 SPARSE = "╎"
-"""Column of which collectives cover less than a tenth."""
+"""Column of which less than a tenth is covered."""
 SPARSE_SHARE = 0.1
 MIN_SPAN_NS = 200
 ZOOM = 2.0
@@ -56,6 +62,7 @@ class TimelineView(ScrollView, can_focus=True):
         Binding("n", "step(1)", "Next step", id="timeline.next_step"),
         Binding("0,home", "fit", "Whole step", id="timeline.fit"),
         Binding("a", "all", "All steps", id="timeline.all"),
+        Binding("c", "compute", "Compute", id="timeline.compute"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "timeline--axis",
@@ -66,7 +73,7 @@ class TimelineView(ScrollView, can_focus=True):
         "timeline--cursor",
     }
     DEFAULT_CSS = """
-    TimelineView { height: 1fr; min-height: 4; }
+    TimelineView { height: 1fr; min-height: 4; overflow-x: hidden; }
     TimelineView .timeline--axis { color: $text-muted; }
     TimelineView .timeline--a { color: $primary; }
     TimelineView .timeline--b { color: $success; }
@@ -78,13 +85,17 @@ class TimelineView(ScrollView, can_focus=True):
     class Pointed(Message):
         """The cursor stands elsewhere."""
 
-        def __init__(self, lane: Lane | None, call: int | None) -> None:
+        def __init__(self, lane: Lane | None, event: int | None) -> None:
             super().__init__()
-            self.lane, self.call = lane, call
+            self.lane, self.event = lane, event
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._all: list[Lane] = []
         self._lanes: list[Lane] = []
+        """Those in sight."""
+        self._compute: bool | None = None
+        """Whether lanes of compute are shown; None: where all lanes have room."""
         self._step = 0
         self._start_ns = 0.0
         self._span_ns = 1.0
@@ -104,13 +115,26 @@ class TimelineView(ScrollView, can_focus=True):
 
     def show(self, found: list[Lane]) -> None:
         """Show other lanes, from their first closed step on."""
-        self._lanes = found
+        self._all, self._lanes = found, []
         self._step, self._lane, self._cursor = 0, 0, 0
         self._lay_out()
         self.action_fit()
 
+    @property
+    def shows_compute(self) -> bool:
+        """Whether lanes of compute are in sight."""
+        return any(isinstance(lane, WorkLane) for lane in self._lanes)
+
     def _lay_out(self) -> None:
         """Lanes are as high as there is room, with a blank line between them where they are more than a line."""
+        shown = len(self._all) <= self.size.height - 1 if self._compute is None else self._compute
+        held = self._lanes[self._lane] if self._lane < len(self._lanes) else None
+        self._lanes = [lane for lane in self._all if shown or not isinstance(lane, WorkLane)]
+        if held is not None:
+            same = (
+                i for i, lane in enumerate(self._lanes) if (lane.side, lane.rank) == (held.side, held.rank)
+            )
+            self._lane = self._lanes.index(held) if held in self._lanes else next(same, 0)
         room = max(1, self.size.height - 1) // max(1, len(self._lanes))
         self._lane_height = room if 1 < room <= MAX_LANE_HEIGHT else MAX_LANE_HEIGHT if room > 1 else 1
         self.virtual_size = Size(self.size.width, len(self._lanes) * self._lane_height + 1)
@@ -143,7 +167,7 @@ class TimelineView(ScrollView, can_focus=True):
     def _whole(self) -> float:
         return float(max((int(lane.reach_ns[-1]) for lane in self._lanes if len(lane.reach_ns)), default=1))
 
-    def _edges(self, lane: Lane) -> lanes.I64:
+    def _edges(self, lane: Lane) -> I64:
         edges = np.linspace(self._start_ns, self._start_ns + self._span_ns, self._columns + 1)
         return (edges + self._origin(lane)).astype(np.int64)
 
@@ -187,7 +211,8 @@ class TimelineView(ScrollView, can_focus=True):
         lane = self._lanes[index]
         names, share = lane.columns(self._edges(lane))
         mine = index == self._lane
-        label = f"{'▶' if mine else ' '}{lane.side} r{lane.rank if lane.rank >= 0 else '?'}"
+        rank = f"{lane.side} r{lane.rank if lane.rank >= 0 else '?'}"
+        label = f"{'▶' if mine else ' '}{'  comp' if isinstance(lane, WorkLane) else rank}"
         letter = lane.side.lower()
         segments = [Segment(fitted(label if labelled else "", LABEL), self.rich_style)]
         plain = self.get_component_rich_style(f"timeline--{letter}")
@@ -195,7 +220,7 @@ class TimelineView(ScrollView, can_focus=True):
         cursor = self.get_component_rich_style("timeline--cursor")
         cells = []
         for column, name in enumerate(names.tolist()):
-            sparse = name in lanes.MARKS and share[column] < SPARSE_SHARE
+            sparse = name in lane.order and share[column] < SPARSE_SHARE
             style = waiting if name == lanes.WAIT else plain
             cells.append(
                 (SPARSE if sparse else GLYPHS[name], cursor if mine and column == self._cursor else style)
@@ -217,8 +242,8 @@ class TimelineView(ScrollView, can_focus=True):
         self._lane = max(0, min(self._lane, len(self._lanes) - 1))
         lane = self._lanes[self._lane]
         edges = self._edges(lane)
-        call = lane.call_in(int(edges[self._cursor]), int(edges[self._cursor + 1]))
-        self.post_message(self.Pointed(lane, call))
+        event = lane.event_in(int(edges[self._cursor]), int(edges[self._cursor + 1]))
+        self.post_message(self.Pointed(lane, event))
 
     def _time_at(self, column: int) -> float:
         return self._start_ns + (column + 0.5) * self._span_ns / self._columns
@@ -261,7 +286,7 @@ class TimelineView(ScrollView, can_focus=True):
         self._changed()
 
     def action_call(self, direction: int) -> None:
-        """Put the cursor on the next call of the lane, moving the view where it is out of sight."""
+        """Put the cursor on the next event of the lane, moving the view where it is out of sight."""
         if not self._lanes:
             return
         lane = self._lanes[self._lane]
@@ -290,6 +315,12 @@ class TimelineView(ScrollView, can_focus=True):
         """Show all steps."""
         self._step = 0
         self._start_ns, self._span_ns = 0.0, self._whole() * 1.02
+        self._changed()
+
+    def action_compute(self) -> None:
+        """Show or hide what the ranks compute."""
+        self._compute = not self.shows_compute
+        self._lay_out()
         self._changed()
 
     def on_resize(self, event: events.Resize) -> None:

@@ -13,6 +13,7 @@ from textual.color import Color
 
 from mtpprof.cli.output import printable
 from mtpprof.cli.tui.text import AsciiFilter, bar, fitted, safe, sparkline, terminal_is_ascii, to_ascii
+from mtpprof.cli.tui.widgets.timeline_view import GLYPHS, SPARSE
 
 
 @given(st.text(), st.integers(1, 40), st.booleans())
@@ -68,3 +69,8 @@ def test_more_and_less_have_different_marks() -> None:
 def test_the_locale_decides(monkeypatch: pytest.MonkeyPatch, encoding: str, ascii_only: bool) -> None:
     monkeypatch.setattr(locale, "getencoding", lambda: encoding)
     assert terminal_is_ascii() is ascii_only
+
+
+def test_marks_of_the_timeline_differ_in_ascii() -> None:
+    marks = [to_ascii(glyph) for glyph in (*GLYPHS.values(), SPARSE)]
+    assert len(set(marks)) == len(marks)
