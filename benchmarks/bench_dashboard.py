@@ -3,7 +3,9 @@
     python benchmarks/bench_dashboard.py [calls]
 
 A run is written whose report is ready (opening it must not wait for its traces), and a capture of as many collectives as asked for
-(default 1,000,000) is made up in memory for table and timeline. Times are those of handling a key and drawing the widget anew.
+(default 1,000,000), with as much work beside them, is made up in memory for table and timeline. Times are those of handling a key and
+drawing the widget anew. The silence is the longest time for which the event loop answered nothing after a key that goes to a page: the
+first visit of each page, later ones, and an empty screen of Textual's own with a footer, which is its floor.
 """
 
 from __future__ import annotations
@@ -19,10 +21,15 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from textual import events
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widgets import Footer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mtpprof.analyzers.sides import Side, run_side
+from mtpprof.analyzers.work import Work
 from mtpprof.cli.tui.app import DashboardApp
 from mtpprof.cli.tui.lanes import make_lanes
 from mtpprof.cli.tui.rows import collective_rows
@@ -31,8 +38,63 @@ from mtpprof.cli.tui.widgets.timeline_view import TimelineView
 from tests.functional.tui import finished_run
 from tests.runs import Recipe
 
-MAX_FIRST_S, MAX_KEY_S = 2.0, 0.1
+MAX_FIRST_S, MAX_KEY_S, MAX_SILENCE_S = 2.0, 0.1, 0.05
 KEYS = 40
+BEAT_S = 0.005
+VISIT_S = 0.6
+"""After a key, what it set going is listened to for this long."""
+
+
+class Empty(Screen[None]):
+    """Nothing but a footer."""
+
+    def compose(self) -> ComposeResult:
+        """The footer."""
+        yield Footer()
+
+
+class Listener:
+    """Beats in the event loop and notices when a beat comes late."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._task = asyncio.get_running_loop().create_task(self._beat())
+
+    async def _beat(self) -> None:
+        last_s = time.perf_counter()
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now_s = time.perf_counter()
+            self.longest_s, last_s = max(self.longest_s, now_s - last_s), now_s
+
+    async def after(self, action: Callable[[], object]) -> float:
+        """The longest silence after an action."""
+        self.longest_s = 0.0
+        action()
+        await asyncio.sleep(VISIT_S)
+        return self.longest_s
+
+    def close(self) -> None:
+        """Stop."""
+        self._task.cancel()
+
+
+async def silences(app: DashboardApp) -> dict[str, float]:
+    """Of the first visits, of later ones, and of an empty screen."""
+    listener = Listener()
+
+    async def visit(key: str) -> float:
+        return await listener.after(lambda: app.post_message(events.Key(key, key)))
+
+    first, later = [[await visit(key) for key in "1234567"] for _ in range(2)]
+    floor = await listener.after(lambda: app.push_screen(Empty()))
+    listener.close()
+    app.pop_screen()
+    return {
+        "silence, first visits": max(first),
+        "silence, later visits": max(later),
+        "silence, empty screen": floor,
+    }
 
 
 def large_side(side: Side, calls: int) -> Side:
@@ -44,7 +106,20 @@ def large_side(side: Side, calls: int) -> Side:
     order = np.tile(np.arange(len(traces.calls)), times)
     shift = np.repeat(np.arange(times, dtype=np.int64), len(traces.calls)) * span
     many = traces.calls.take(order)
-    return replace(side, traces=replace(traces, calls=replace(many, ts_ns=many.ts_ns + shift)))
+    work = tuple(repeated(item, -(-calls // sum(map(len, traces.work))), span) for item in traces.work)
+    return replace(side, traces=replace(traces, calls=replace(many, ts_ns=many.ts_ns + shift), work=work))
+
+
+def repeated(work: Work, times: int, span_ns: int) -> Work:
+    """The same work end to end."""
+    shift = np.repeat(np.arange(times, dtype=np.int64), len(work)) * span_ns
+    return replace(
+        work,
+        name=np.tile(work.name, times),
+        part=np.tile(work.part, times),
+        start_ns=np.tile(work.start_ns, times) + shift,
+        end_ns=np.tile(work.end_ns, times) + shift,
+    )
 
 
 def drawn(widget: RowTable | TimelineView, action: Callable[[], None]) -> float:
@@ -73,6 +148,7 @@ async def measure(folder: Path, calls: int) -> dict[str, float]:
         ):
             await asyncio.sleep(0.01)
         figures["first content"] = time.perf_counter() - start_s
+        figures |= await silences(app)
         start_s = time.perf_counter()
         lanes = make_lanes(side, "A")
         figures["lanes made (background)"] = time.perf_counter() - start_s
@@ -122,6 +198,7 @@ def main() -> int:
     slow = (
         figures["first content"] > MAX_FIRST_S
         or max(figures["timeline key"], figures["table key"]) > MAX_KEY_S
+        or figures["silence, first visits"] > MAX_SILENCE_S
     )
     return int(slow)
 

@@ -12,14 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.screen import Screen
 
 from mtpprof.cli.output import Format, printable
-from mtpprof.cli.tui import collector, exporting
+from mtpprof.cli.tui import exporting
 from mtpprof.cli.tui.background import Background, Finished
+from mtpprof.cli.tui.collector import Collector
 from mtpprof.cli.tui.launching import LaunchForm, StartedRun
 from mtpprof.cli.tui.opening import Opener
 from mtpprof.cli.tui.screens.collectives import CollectivesPage
@@ -88,7 +90,8 @@ class DashboardApp(App[None]):
         """
         super().__init__()
         self.store = Store()
-        self.background = Background(self)
+        self.collector = Collector()
+        self.background = Background(self, delivered=self.collector.set_aside)
         self.launch_form = LaunchForm()
         self.started: StartedRun | None = None
         self.opener = Opener(self)
@@ -104,7 +107,7 @@ class DashboardApp(App[None]):
 
     def on_mount(self) -> None:
         """Open what was asked for."""
-        collector.set_aside()
+        self.collector.start()
         self.theme = THEMES[0]
         self.set_interval(TICK_S, self._tick)
         if self._command is not None:
@@ -227,7 +230,14 @@ class DashboardApp(App[None]):
             return
         self.start_run(["run", "--resume", str(directory.root.absolute())])
 
+    async def on_event(self, event: events.Event) -> None:
+        """Take note of keys and of the mouse."""
+        if isinstance(event, events.InputEvent):
+            self.collector.typed()
+        await super().on_event(event)
+
     def _tick(self) -> None:
+        self.collector.tidy()
         if self.started is not None:
             self.started.move_log()
         if self.started is not None and not self.started.running and self.store.record is None:
@@ -257,7 +267,7 @@ class DashboardApp(App[None]):
         """Leave nothing behind but a run that was left running."""
         self.opener.close()
         self.background.close()
-        collector.take_back()
+        self.collector.stop()
 
     # Exports and the rest
 

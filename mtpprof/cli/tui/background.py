@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from textual.message import Message
 
-from mtpprof.cli.tui import collector
 from mtpprof.errors import InterruptedRunError, MtpprofError, RunError
 
 if TYPE_CHECKING:
@@ -34,8 +33,14 @@ class Finished(Message):
 class Background:
     """Starts work and hands its results to the app."""
 
-    def __init__(self, app: App[None]) -> None:
-        self._app = app
+    def __init__(self, app: App[None], delivered: Callable[[], None] = lambda: None) -> None:
+        """Make it.
+
+        Args:
+            app: Where results go.
+            delivered: Called after each result.
+        """
+        self._app, self._delivered = app, delivered
         self._newest: dict[str, int] = {}
         self._running = 0
         self._closed = False
@@ -68,7 +73,7 @@ class Background:
             self._running -= 1
             if self._newest[key] == number and not self._closed:
                 call()
-                collector.set_aside()
+                self._delivered()
 
         def run() -> None:
             call: Callable[[], None] = lambda: failed(f"internal error while working on {key}")  # noqa: E731
