@@ -9,6 +9,7 @@
           <case>/<arm>/host<h>.nsys.sqlite    in their place, where Nsight Systems recorded
           nvtx/rank<r>.pid<p>.nvtx            NVTX of each process, from its first range to its end
           report.json                         the answer
+          .lock                               held by the process that carries the run out, and says which one that is
 
 Every JSON file carries `schema_version`, is written under a temporary name and then renamed, so that a reader sees a whole file
 or none. Timing and outputs grow by one round at a time: a run that dies keeps every visit it had finished.
@@ -28,6 +29,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from mtpprof.errors import InputError, UsageError
+from mtpprof.holder import Holder, this_process
 from mtpprof.tracefile import trace_is_whole
 
 if sys.platform != "win32":  # which reads run directories, and makes none
@@ -49,6 +51,7 @@ BASELINE = "baseline"
 """Name of the arm that the others are compared with."""
 MAX_JSON_BYTES = 256 * 1024 * 1024
 MAX_BLOCKS = 10_000
+MAX_HOLDER_BYTES = 4096
 
 FolderName = Annotated[str, msgspec.Meta(pattern=r"^(?!\.+$)[A-Za-z0-9._+-]{1,200}$")]
 """A name that is one folder below the run, whatever wrote it."""
@@ -278,9 +281,22 @@ class RunDirectory:
                     raise UsageError(
                         f"{self.root}: another mtpprof is running in it; wait for it, or choose another directory."
                     ) from None
+            with contextlib.suppress(OSError):  # a full disk: the lock itself holds
+                os.ftruncate(fd, 0)
+                os.write(fd, msgspec.json.encode(this_process()))
             yield
         finally:
             os.close(fd)
+
+    def holder(self) -> Holder | None:
+        """Which process carries the run out; None: none does, or the lock does not say."""
+        if not self.is_locked():
+            return None
+        try:
+            with (self.root / LOCK_FILE).open("rb") as stream:
+                return msgspec.json.decode(stream.read(MAX_HOLDER_BYTES), type=Holder)
+        except (OSError, msgspec.MsgspecError):
+            return None
 
     def is_locked(self) -> bool:
         """Whether some process is carrying the run out right now."""

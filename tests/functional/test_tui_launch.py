@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from mtpprof.cli.tui import app as app_module
 from mtpprof.cli.tui.app import DashboardApp
@@ -157,12 +160,78 @@ async def test_an_interrupted_run_is_resumed_and_a_live_one_is_not(
         assert standing.started[0].words == ["run", "--resume", str(directory.root)]
 
 
-async def test_stop_is_for_runs_that_were_started_here(standing: type[Standing], run: RunDirectory) -> None:
+async def test_a_finished_run_cannot_be_stopped(run: RunDirectory) -> None:
     app = DashboardApp([run.root], page="live", clock=lambda: CLOCK_NS)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await press(pilot, "x")
-        assert any("started" in str(notice.message) for notice in app._notifications)
+        assert notices(app) == ["No run is in progress."]
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from mtpprof.rundir import RunDirectory
+with RunDirectory(Path(sys.argv[1])).locked():
+    print("held", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+"""A run in progress that was started elsewhere."""
+
+
+@pytest.fixture
+def elsewhere(run: RunDirectory, tmp_path: Path) -> Iterator[tuple[RunDirectory, subprocess.Popen[str]]]:
+    shutil.copytree(run.root, tmp_path / "run")
+    directory = RunDirectory(tmp_path / "run")
+    plain: dict[str, Any] = msgspec.to_builtins(directory.run())
+    directory.write(directory.root / "run.json", {**plain, "status": "running"})
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(directory.root)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield directory, process
+        process.kill()
+
+
+def notices(app: DashboardApp) -> list[str]:
+    return [str(notice.message) for notice in app._notifications]
+
+
+async def test_a_run_that_was_started_elsewhere_is_stopped_after_asking(
+    elsewhere: tuple[RunDirectory, subprocess.Popen[str]],
+) -> None:
+    directory, process = elsewhere
+    app = DashboardApp([directory.root], clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await press(pilot, "x", "escape")
+        assert process.poll() is None
+        await press(pilot, "x")
+        assert str(directory.root) in str(app.screen.query_one("#stop-text", Static).render())
+        await press(pilot, "s")
+        assert notices(app) == [f"Stopping (process {process.pid}): what is finished is kept."]
+        assert process.wait(30) == 130
+
+
+async def test_a_run_on_another_host_is_not_stopped_and_the_host_named(
+    elsewhere: tuple[RunDirectory, subprocess.Popen[str]],
+) -> None:
+    directory, process = elsewhere
+    lock = directory.root / ".lock"
+    lock.write_bytes(msgspec.json.encode({**msgspec.json.decode(lock.read_bytes()), "host": "node7"}))
+    app = DashboardApp([directory.root], clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await press(pilot, "x", "s")
+        assert notices(app) == ["The run is carried out on node7; stop it from there."]
+        lock.write_text("")
+        await press(pilot, "x", "s")
+        assert "does not say which process" in notices(app)[-1]
+        assert process.poll() is None
 
 
 async def test_another_run_is_opened_and_compared(run: RunDirectory, tmp_path: Path) -> None:

@@ -165,14 +165,13 @@ def test_left_running_attached_twice_and_killed(terminal: Terminal, tmp_path: Pa
     assert run_processes(directory)
     again = terminal.open("dashboard", str(directory.root))
     terminal.wait_for(again, "✓")
-    terminal.keys(again, "q")  # not started here: nothing is asked
-    terminal.wait_for(again, "LEFT 0", 10)
-
-    for pid in run_processes(directory):
-        if b"\x00run\x00" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGINT)
+    terminal.keys(again, "x")
+    terminal.wait_for(again, "was not started here")
+    terminal.keys(again, "s")
     wait_until(lambda: not run_processes(directory))
     terminal.wait_for(third, "interrupted")
+    terminal.keys(again, "q")  # not started here: nothing is asked
+    terminal.wait_for(again, "LEFT 0", 10)
     assert directory.run().status == "interrupted"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +192,16 @@ def test_split_reads_our_words_only() -> None:
     assert ranges.split(ranges.phase_name("draft[1]")) == ("phase", {"name": "draft[1]"})
     other: Any = ranges.split("execute_context_0(0)")
     assert other is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is locked there")
+def test_the_lock_says_which_process_holds_it(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert directory.holder() is None
+    with directory.locked():
+        found = directory.holder()
+        assert found is not None
+        assert found.pid == os.getpid()
+        (tmp_path / ".lock").write_text("{")
+        assert directory.holder() is None
+    assert directory.holder() is None

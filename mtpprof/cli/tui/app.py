@@ -22,10 +22,10 @@ from mtpprof.cli.output import Format, printable
 from mtpprof.cli.tui import exporting
 from mtpprof.cli.tui.background import Background, Finished
 from mtpprof.cli.tui.collector import Collector
-from mtpprof.cli.tui.launching import LaunchForm, StartedRun
+from mtpprof.cli.tui.launching import LaunchForm, StartedRun, stop_run
 from mtpprof.cli.tui.opening import Opener
 from mtpprof.cli.tui.screens.collectives import CollectivesPage
-from mtpprof.cli.tui.screens.dialogs import AskDialog, HelpDialog, LeaveDialog, TextDialog
+from mtpprof.cli.tui.screens.dialogs import AskDialog, HelpDialog, LeaveDialog, StopDialog, TextDialog
 from mtpprof.cli.tui.screens.doctor import DoctorPage
 from mtpprof.cli.tui.screens.launch import LaunchPage
 from mtpprof.cli.tui.screens.live import LivePage
@@ -212,12 +212,21 @@ class DashboardApp(App[None]):
         self.opener.open([self.started.directory.root])
 
     def action_stop_run(self) -> None:
-        """Stop the run that was started here."""
-        if self.started is None or not self.started.running:
-            self.complain("No run that was started here is in progress; stop others where they were started.")
+        """Stop the run in sight; one that was started elsewhere only after asking."""
+        if self.started is not None and self.started.running:
+            self.started.stop()
+            self.notify("Stopping: what is finished is kept.", markup=False)
             return
-        self.started.stop()
-        self.notify("Stopping: what is finished is kept.", markup=False)
+        directory = self.store.directory
+        if directory is None or not self.store.running:
+            self.complain("No run is in progress.")
+            return
+
+        def asked(answer: str | None) -> None:
+            if answer == "stop":
+                self.background.start("stop", lambda: stop_run(directory), self.say, self.complain)
+
+        self.push_screen(StopDialog(str(directory.root)), asked)
 
     def action_resume_run(self) -> None:
         """Finish a run that did not get to its end."""

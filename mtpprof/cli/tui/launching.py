@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mtpprof.errors import MtpprofError, RunError, UsageError
+from mtpprof.holder import interrupt
 from mtpprof.models.optimizations import CATALOGUE
 from mtpprof.profilers.engines.base import Nodes
 from mtpprof.profilers.plan import DEFAULT_MODELS, PlanOptions, Setting, make_cases
@@ -147,6 +148,25 @@ def run_folder(words: Sequence[str], now: datetime | None = None) -> Path:
     name = "-".join(re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name).strip("-.") for model in models)[:60]
     stamp = now or datetime.now(UTC)
     return (DEFAULT_ROOT / f"{stamp:%Y%m%dT%H%M%SZ}-{name or 'run'}").absolute()
+
+
+def stop_run(directory: RunDirectory) -> str:
+    """Ask a run that was started elsewhere to stop as Ctrl-C would; what is finished is kept.
+
+    Returns:
+        What was done, as a sentence.
+
+    Raises:
+        RunError: it cannot be stopped from here, and why.
+    """
+    holder = directory.holder()
+    if holder is None:
+        reason = (
+            "the run does not say which process carries it out" if directory.is_locked() else "it has ended"
+        )
+        raise RunError(f"{directory.root}: {reason}; nothing was stopped.")
+    interrupt(holder)
+    return f"Stopping (process {holder.pid}): what is finished is kept."
 
 
 class StartedRun:

@@ -48,6 +48,35 @@ class LeaveDialog(ModalScreen[str]):
         self.dismiss(answer)
 
 
+class StopDialog(ModalScreen[str]):
+    """A run that somebody started elsewhere is to be stopped: `stop` or `stay`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "answer('stop')", "Stop it", id="stop.stop"),
+        Binding("escape,n,q", "answer('stay')", "Let it run", id="stop.stay"),
+    ]
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def compose(self) -> ComposeResult:
+        """The question."""
+        with Vertical(classes="dialog"):
+            yield Static(
+                safe(
+                    f"The run in {self._folder} was not started here.\n\n"
+                    "s  stop it; what is finished is kept, and c resumes it\n"
+                    "escape  let it run"
+                ),
+                id="stop-text",
+            )
+
+    def action_answer(self, answer: str) -> None:
+        """Close with the answer."""
+        self.dismiss(answer)
+
+
 class AskDialog(ModalScreen[str | None]):
     """A line to type; None: never mind."""
 
