@@ -73,12 +73,11 @@ class Page(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def body(self) -> Iterable[Widget]:
-        """The page's own widgets."""
-        raise NotImplementedError
+        """The page's own widgets, below the heading."""
+        return ()
 
     def show(self) -> None:
-        """Bring the page's own widgets up to date."""
-        raise NotImplementedError
+        """Bring the page's own widgets up to date; for widgets that bring themselves up to date there is nothing to do."""
 
     def on_mount(self) -> None:
         """Show what there is."""
