@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -283,6 +283,34 @@ def run_options(values: dict[str, Any], nodes: Any) -> RunOptions:
         capture=values["capture"],
         argv=tuple(sys.argv[1:]),
     )
+
+
+def read_options(words: Sequence[str]) -> RunOptions:
+    """Options of a command line that plans a run, as typed behind `mtpprof run`.
+
+    Raises:
+        UsageError: an option that `run` does not have, a value that it does not take, or none that plans a run.
+        InputError: a plan file that cannot be read.
+    """
+    from mtpprof.cli.plan_file import merge_plan_file
+    from mtpprof.errors import UsageError
+    from mtpprof.profilers.engines.base import Nodes
+
+    alone = typer.Typer(add_completion=False)
+    alone.command()(run)
+    command = typer.main.get_command(alone)
+    if "--help" in words:
+        raise UsageError("--help: prints and ends; leave it out.")
+    try:
+        context = cast("typer.Context", command.make_context("run", list(words)))
+    except typer.exceptions.TyperException as error:
+        text = error.format_message().removesuffix(".")
+        raise UsageError(f"{text}; see mtpprof run --help.") from None
+    values = merge_plan_file(context, context.params["config"])
+    if values["resume"] is not None:
+        raise UsageError("--resume: a run is resumed as it was planned, without any option beside it.")
+    nodes = Nodes(count=values["nnodes"], rank=values["node_rank"], endpoint=values["rdzv_endpoint"])
+    return run_options(values, nodes)
 
 
 def _settings(words: Iterable[str]) -> dict[str, Any]:

@@ -111,8 +111,18 @@ def choose_engine(engine: str, device: str, tp: int, nodes: Nodes) -> Choice:
     return Choice("reference", where, f"vLLM is used on CUDA unless asked for; {why}")
 
 
-def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
-    """Check the request and write the plan down; nothing has started when this returns.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for, checked and resolved."""
+
+    choice: Choice
+    engine: Engine
+    transport: str
+    cases: tuple[Case, ...]
+
+
+def check_request(options: RunOptions) -> Request:
+    """Check what can be checked without touching the disk, and lay out what will be done.
 
     Raises:
         MtpprofError: the request cannot be carried out.
@@ -125,7 +135,6 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
     ):
         if not least <= value < math.inf:
             raise UsageError(f"{name} {value:g}: must be a number, {least} or more.")
-    recording = choose_recording(options.capture)
     choice = choose_engine(options.engine, options.device, options.plan.tp, options.nodes)
     if options.engine_arguments and choice.engine != "vllm":
         raise UsageError(
@@ -135,6 +144,23 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
     refused = engine.refusals(choice.device)
     cases = make_cases(replace(options.plan, on_cuda=choice.device == "cuda", refused=refused))
     _check_acceptance(options.acceptance_length, cases)
+    return Request(
+        choice=choice,
+        engine=engine,
+        transport=_transport(options.transport, choice, options.nodes),
+        cases=cases,
+    )
+
+
+def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
+    """Check the request and write the plan down; nothing has started when this returns.
+
+    Raises:
+        MtpprofError: the request cannot be carried out.
+    """
+    request = check_request(options)
+    recording = choose_recording(options.capture)
+    choice, engine, cases = request.choice, request.engine, request.cases
     created = datetime.now(UTC)
     name = options.name or "-".join(dict.fromkeys(case.spec.name for case in cases))
     run = RunRecord(
@@ -148,7 +174,7 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
         engine=choice.engine,
         engine_reason=choice.reason,
         device=choice.device,
-        transport=_transport(options.transport, choice, options.nodes),
+        transport=request.transport,
         seed=options.plan.seed,
         steps=options.steps,
         warmup=options.warmup,

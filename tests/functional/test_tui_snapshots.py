@@ -14,8 +14,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from mtpprof.cli.tui.app import THEMES, DashboardApp
+from mtpprof.cli.tui.launching import LaunchForm
+from mtpprof.cli.tui.outlook import Outlook
+from mtpprof.cli.tui.screens import launch
 from mtpprof.rundir import RunDirectory
 from tests.functional.tui import CLOCK_NS, finished_run, settle, write_events
 from tests.runs import Recipe
@@ -67,6 +71,42 @@ def test_pages(
         if page == "timeline":
             await pilot.press("full_stop", "full_stop", "full_stop")
         await settle(pilot)
+
+    assert snap_compare(app, terminal_size=size, run_before=before)
+
+
+OUTLOOK = Outlook(
+    sentence="engine reference on cpu: 4 cases, 14 arms, 52 windows",
+    ok=True,
+    eligible={
+        "allreduce-norm-fusion": (True, "deepseek-v3.2"),
+        "local-argmax": (True, "deepseek-v3.2 (not nemotron-3-super: it drafts no tokens)"),
+        "commutative-reduce": (False, "deepseek-v3.2: its experts have no latent width of their own"),
+    },
+)
+"""What a machine without a GPU would say, whatever the one that runs the tests has."""
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_launch(
+    snap_compare: Compare, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], theme: str
+) -> None:
+    monkeypatch.setattr(launch, "outlook", lambda form: OUTLOOK)
+    app = DashboardApp(clock=lambda: CLOCK_NS)
+    app.launch_form = LaunchForm(
+        models="deepseek-v3.2",
+        tp="4",
+        concurrency="1, 16",
+        settings={"local-argmax": "on"},
+        more="--rounds 5 --name '[bold]a b'",
+    )
+
+    async def before(pilot: Pilot[None]) -> None:
+        app.theme = theme
+        await settle(pilot)
+        while app.screen.query_one("#outlook", Static).render() == "":
+            await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=before)
 

@@ -14,16 +14,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mtpprof.errors import MtpprofError, RunError, UsageError
+from mtpprof.errors import RunError, UsageError
 from mtpprof.holder import interrupt
-from mtpprof.models.optimizations import CATALOGUE
-from mtpprof.profilers.engines.base import Nodes
-from mtpprof.profilers.plan import DEFAULT_MODELS, PlanOptions, Setting, make_cases
-from mtpprof.profilers.run import DEFAULT_ROOT, ENGINES, choose_engine
+from mtpprof.profilers.plan import Setting
+from mtpprof.profilers.run import DEFAULT_ROOT
 from mtpprof.rundir import LOGS, RUN_FILE, RunDirectory
 
 RUN_LOG = "run.log"
@@ -79,61 +77,6 @@ def _number(name: str, text: str) -> int:
 def command_text(words: Sequence[str]) -> str:
     """The command line, to copy."""
     return shlex.join(["mtpprof", *words])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """What would happen."""
-
-    sentence: str
-    """Engine, cases and windows; or why it cannot run."""
-    ok: bool
-    eligible: dict[str, tuple[bool, str]]
-    """By optimization: whether any of the models can use it, and which cannot and why."""
-
-
-def outlook(form: LaunchForm) -> Outlook:
-    """Check a form as `run` will; runs in the background, since models are resolved and devices asked for."""
-    try:
-        tp = _number("TP", form.tp)
-        choice = choose_engine("auto", "auto", tp, Nodes())
-        options = PlanOptions(
-            models=tuple(_split(form.models)) or DEFAULT_MODELS,
-            tp=tp,
-            concurrency=tuple(_number("concurrency", text) for text in _split(form.concurrency)) or None,
-            draft_tokens=_number("draft tokens", form.draft_tokens) if form.draft_tokens.strip() else None,
-            on_cuda=choice.device == "cuda",
-            refused=ENGINES[choice.engine]().refusals(choice.device),
-        )
-        cases = make_cases(options)
-        form.words()
-        chosen = {**form.settings} if any(value != "both" for value in form.settings.values()) else {}
-        planned = make_cases(_with_settings(options, chosen))
-    except MtpprofError as error:
-        return Outlook(sentence=str(error), ok=False, eligible={})
-    eligible = {}
-    for name in CATALOGUE:
-        refusals = {
-            case.spec.name: case.not_applicable[name] for case in cases if name in case.not_applicable
-        }
-        able = list(dict.fromkeys(case.spec.name for case in cases if name not in case.not_applicable))
-        reasons = "; ".join(f"{model}: {reason}" for model, reason in refusals.items())
-        said = f"{', '.join(able)}" + (f" (not {reasons})" if reasons and able else reasons)
-        eligible[name] = (bool(able), said)
-    windows = sum(
-        len(case.order) * len(case.arms) + sum(arm.repeats is None for arm in case.arms) for case in planned
-    )
-    arms = sum(len(case.arms) for case in planned)
-    return Outlook(
-        sentence=f"engine {choice.engine} on {choice.device}: {len(planned)} cases, {arms} arms, {windows} windows"
-        + (" (without what more options change)" if form.more.strip() else ""),
-        ok=True,
-        eligible=eligible,
-    )
-
-
-def _with_settings(options: PlanOptions, settings: dict[str, Setting]) -> PlanOptions:
-    return replace(options, settings=settings)
 
 
 def run_folder(words: Sequence[str], now: datetime | None = None) -> Path:

@@ -11,7 +11,8 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
-from mtpprof.cli.tui.launching import LaunchForm, Outlook, command_text, outlook
+from mtpprof.cli.tui.launching import LaunchForm, command_text
+from mtpprof.cli.tui.outlook import Outlook, outlook
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import safe
 from mtpprof.cli.tui.widgets.choice import Choice

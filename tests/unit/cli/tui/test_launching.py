@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.cli.tui.launching import LaunchForm, StartedRun, command_text, outlook, run_folder
+from mtpprof.cli.tui.launching import LaunchForm, StartedRun, command_text, run_folder
 from mtpprof.errors import RunError, UsageError
 
 
@@ -47,24 +47,6 @@ def test_switches_that_all_say_both_are_the_default() -> None:
 def test_what_cannot_be_read_is_said(form: LaunchForm) -> None:
     with pytest.raises(UsageError):
         form.words()
-    assert not outlook(form).ok
-
-
-def test_eligibility_comes_with_its_reason() -> None:
-    found = outlook(LaunchForm(tp="2", models="deepseek-v3.2"))
-    assert found.ok
-    assert "2 cases, 10 arms" in found.sentence
-    assert found.eligible["local-argmax"] == (True, "deepseek-v3.2")
-    able, why = found.eligible["commutative-reduce"]
-    assert not able
-    assert "latent" in why
-
-
-@pytest.mark.parametrize("models", ["nosuch", "deepseek-v3.2,,/does/not/exist.json", "[/bold]"])
-def test_an_unknown_model_is_a_sentence(models: str) -> None:
-    found = outlook(LaunchForm(models=models))
-    assert not found.ok
-    assert found.sentence.endswith(".")
 
 
 def test_where_a_run_goes() -> None:
