@@ -79,6 +79,10 @@ async def test_the_command_line_follows_the_form(standing: type[Standing]) -> No
         app.screen.query_one("#switch-local-argmax", Choice).focus()
         await press(pilot, "space")
         assert "--opt local-argmax=on" in text_of(app, "#command")
+        assert "commutative-reduce" not in text_of(app, "#command")
+        await pilot.pause(0.5)
+        await settle(pilot)
+        assert text_of(app, "#outlook").endswith("2 cases, 6 arms, 22 windows")
         await press(pilot, "left", "left")
         assert "--opt local-argmax=off" in text_of(app, "#command")
 

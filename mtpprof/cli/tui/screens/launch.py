@@ -82,9 +82,10 @@ class LaunchPage(Page):
         return self.dashboard.starting_text() if started is not None else ""
 
     def form(self) -> LaunchForm:
-        """What is filled in."""
+        """What is filled in; a switch that no model can use is not asked for, since `run` would refuse it."""
         texts = {name: self.query_one(f"#field-{name}", Input).value for name, _, _ in FIELDS}
-        settings = {name: self.query_one(f"#switch-{name}", Choice).value for name in CATALOGUE}
+        switches = {name: self.query_one(f"#switch-{name}", Choice) for name in CATALOGUE}
+        settings = {name: switch.value for name, switch in switches.items() if not switch.disabled}
         return LaunchForm(settings=settings, **texts)  # type: ignore[arg-type]
 
     def _update_command(self) -> None:
@@ -111,6 +112,7 @@ class LaunchPage(Page):
             able, why = found.eligible.get(name, (True, ""))
             self.query_one(f"#switch-{name}", Choice).disabled = not able
             self.query_one(f"#why-{name}", Static).update(safe(f"{'' if able else 'not eligible: '}{why}"))
+        self._update_command()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """The command line follows."""
