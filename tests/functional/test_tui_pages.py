@@ -11,7 +11,8 @@ import pytest
 from mtpprof.cli.tui.app import DashboardApp
 from mtpprof.cli.tui.widgets.row_table import RowTable
 from mtpprof.cli.tui.widgets.timeline_view import TimelineView
-from mtpprof.rundir import RunDirectory
+from mtpprof.ranges import step_name
+from mtpprof.rundir import EventFollower, RunDirectory
 from tests.functional.tui import (
     CLOCK_NS,
     HOSTILE,
@@ -26,6 +27,7 @@ from tests.functional.tui import (
     write_events,
 )
 from tests.runs import Recipe
+from tests.unit.analyzers.nvtx.written import REALTIME_OFFSET, Written, pop, push
 
 DEEPSEEK = Recipe(models=("deepseek-v3.2",), speed=lambda arm: 0.8 if arm == "local-argmax" else 1.0)
 
@@ -304,6 +306,36 @@ async def _watch(app: DashboardApp, directory: RunDirectory) -> None:
             if app.store.record is not None and app.store.record.status == "complete":
                 break
         assert f"{total}/{total} windows" in words(text_of(app, "#progress"))
+
+
+async def test_live_shows_calls_and_bytes_as_soon_as_an_arm_was_profiled(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    shutil.copytree(run.root, tmp_path / "live")
+    directory = RunDirectory(tmp_path / "live")
+    record = directory.run()
+    case = record.cases[0]
+    directory.write(directory.root / "run.json", {**_plain(record), "status": "running"})
+    rounds = sum(map(len, case.order))
+    write_events(directory, until=rounds)
+    app = app_on(directory.root)
+    with directory.locked():
+        async with app.run_test(size=(160, 40)) as pilot:
+            await settle(pilot)
+            assert [row[8] for row in cells(app, "#grid")[1:3]] == ["expected", "expected"]
+            started = next(event for event in EventFollower(run).new() if event["event"] == "profile_started")
+            directory.nvtx.mkdir()
+            at = started["t_ns"] - REALTIME_OFFSET
+            events = [push(at + 10, step_name(0)), pop(at + 20)]
+            (directory.nvtx / "rank0.pid1.nvtx").write_bytes(Written(events=events, rank=0).data())
+            write_events(directory, until=rounds + 1)
+            for _ in range(200):
+                await pilot.pause(0.05)
+                if cells(app, "#grid")[1][8] != "expected":
+                    break
+            assert cells(app, "#grid")[1][6] == "0"
+            assert cells(app, "#grid")[1][8].startswith("seen, expected 22 of ")
+            assert cells(app, "#grid")[2][8] == "expected"
 
 
 async def test_a_run_that_failed_says_why_and_can_be_resumed(run: RunDirectory, tmp_path: Path) -> None:

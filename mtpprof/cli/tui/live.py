@@ -31,6 +31,10 @@ class Cell:
     state: State
     step_ns: tuple[int, ...] = ()
     """Slowest rank of each step; empty: not finished, or a profiled window."""
+    start_ns: int = 0
+    """When it began, since the epoch."""
+    end_ns: int = 0
+    """When it ended; 0: it has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,14 @@ class LiveState:
         """One window; waiting where no event names it."""
         return self.cells.get((case, arm, round_index), Cell("waiting"))
 
+    def profiled(self) -> list[tuple[str, str, int, int]]:
+        """Case, arm, start and end of every profiled window that has ended."""
+        return [
+            (case, arm, cell.start_ns, cell.end_ns)
+            for (case, arm, number), cell in self.cells.items()
+            if number == PROFILE and cell.state == "done" and cell.start_ns
+        ]
+
     @property
     def done(self) -> int:
         """Windows finished."""
@@ -86,9 +98,13 @@ def advance(state: LiveState, events: Iterable[dict[str, Any]]) -> LiveState:
         elif kind == WORKER_FAILED:
             failures.append(_failure(event))
         elif isinstance(kind, str) and (window := _window(event, kind)) is not None:
-            finished = kind.endswith("_finished")
-            session_done += finished and cells.get(window, Cell("waiting")).state != "done"
-            cells[window] = Cell("done", _steps(event)) if finished else Cell("running")
+            finished, before = kind.endswith("_finished"), cells.get(window, Cell("waiting"))
+            session_done += finished and before.state != "done"
+            cells[window] = (
+                Cell("done", _steps(event), before.start_ns, time_ns)
+                if finished
+                else Cell("running", start_ns=time_ns)
+            )
     return replace(
         state,
         cells=MappingProxyType(cells),

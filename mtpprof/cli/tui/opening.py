@@ -16,7 +16,7 @@ from mtpprof.cli.tui import subject
 from mtpprof.cli.tui.background import Finished
 from mtpprof.cli.tui.follow import RunFollower, Update
 from mtpprof.cli.tui.live import advance
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir import RunDirectory, RunRecord
 
 if TYPE_CHECKING:
     from mtpprof.cli.tui.app import DashboardApp
@@ -82,7 +82,8 @@ class Opener:
         store.log_count += len(update.log_lines)
         starting = app.started is not None and app.started.running and store.record is None
         store.verdict = None if starting or update.record is not None else update.problem or store.verdict
-        if any(event.get("event") == "profile_finished" for event in update.events):
+        profiled = any(event.get("event") == "profile_finished" for event in update.events)
+        if profiled:
             self._forget_missing()
         if update.record is not None:
             first, before = store.record is None, store.record.status if store.record else None
@@ -90,7 +91,23 @@ class Opener:
             store.cases = subject.run_cases(update.record)
             if update.record.status != "running" and update.record.status != before:
                 self._ended(first)
+        if store.record is not None and (profiled or not store.traffic):
+            self._find_traffic(store.record)
         app.refresh_page()
+
+    def _find_traffic(self, record: RunRecord) -> None:
+        directory, windows = self._app.store.directory, self._app.store.live.profiled()
+        if directory is not None:
+            self._app.background.start(
+                "traffic",
+                lambda: subject.arm_traffic(directory, record, windows),
+                self._take_traffic,
+                self._app.complain,
+            )
+
+    def _take_traffic(self, found: dict[tuple[str, str], subject.Traffic]) -> None:
+        self._app.store.traffic = found
+        self._app.refresh_page()
 
     def _ended(self, first: bool) -> None:
         app, record = self._app, self._app.store.record

@@ -12,7 +12,7 @@ from mtpprof.analyzers.savings import Difference
 from mtpprof.analyzers.sides import Side
 from mtpprof.analyzers.verdicts import Problem, Severity
 from mtpprof.cli.tui.live import LiveState
-from mtpprof.cli.tui.subject import Answer, CaseView, Loaded
+from mtpprof.cli.tui.subject import Answer, CaseView, Loaded, Traffic
 from mtpprof.rundir import RunDirectory, RunRecord
 
 LOG_LINES = 2_000
@@ -32,6 +32,8 @@ class Store:
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     log_count: int = 0
     """Lines that there have been, so that a pane knows what it has not shown yet."""
+    traffic: dict[tuple[str, str], Traffic] = field(default_factory=dict)
+    """Calls and bytes by case and arm; empty: not known yet."""
     cases: tuple[CaseView, ...] = ()
     answer: Answer | None = None
     answer_state: str = ""

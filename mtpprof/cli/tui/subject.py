@@ -16,12 +16,13 @@ from mtpprof.analyzers.discovery import examine_traces
 from mtpprof.analyzers.effects import Effect
 from mtpprof.analyzers.report import REPORT_SCHEMA_VERSION, Report
 from mtpprof.analyzers.savings import Difference, compare_sides
-from mtpprof.analyzers.sides import Side, find_arm, find_case, run_side, traces_of
+from mtpprof.analyzers.seam import PerStep, expected_per_step, windows_seen
+from mtpprof.analyzers.sides import Side, find_arm, find_case, run_side, spec_of, traces_of, workload_of
 from mtpprof.analyzers.table import TraceSet
 from mtpprof.analyzers.verdicts import Problem
 from mtpprof.cli.output import printable
 from mtpprof.errors import ExitCode, InputError, RunError
-from mtpprof.rundir import REPORT_FILE, RUN_FILE, CaseRecord, RunDirectory, RunRecord
+from mtpprof.rundir import REPORT_FILE, RUN_FILE, ArmRecord, CaseRecord, RunDirectory, RunRecord
 
 TRACES = "traces"
 RunCommand = Callable[[Sequence[str]], "CompletedProcess[str]"]
@@ -56,6 +57,16 @@ class Answer:
     notes: list[str]
     report: Report | None
     """None: of traces without a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Calls and bytes of an arm per step, from what a run tells without its traces."""
+
+    expected: PerStep | None
+    """By the ledger; None: the run's record does not give the model."""
+    seen: PerStep | None
+    """In the profiled window; None: it has not ended, or was not recorded at the seam."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +106,33 @@ def trace_cases(opened: OpenedTraces) -> tuple[CaseView, ...]:
     """The one case that traces without a run make: every capture is an arm of it."""
     arms = tuple(side.label for side in opened.sides)
     return (CaseView(id=TRACES, title=printable(" against ".join(arms[:2])), arms=arms, not_applicable={}),)
+
+
+def arm_traffic(
+    directory: RunDirectory, record: RunRecord, windows: Sequence[tuple[str, str, int, int]]
+) -> dict[tuple[str, str], Traffic]:
+    """Calls and bytes of every arm of a run, by case and arm, as far as it has got.
+
+    Args:
+        directory: The run.
+        record: Its record.
+        windows: Case, arm, start and end of the profiled windows that have ended.
+    """
+    seen = windows_seen(directory, windows)
+    return {
+        (case.id, arm.name): Traffic(
+            expected=_expected(directory, case, arm), seen=seen.get((case.id, arm.name))
+        )
+        for case in record.cases
+        for arm in case.arms
+    }
+
+
+def _expected(directory: RunDirectory, case: CaseRecord, arm: ArmRecord) -> PerStep | None:
+    try:
+        return expected_per_step(spec_of(directory, case), workload_of(case), frozenset(arm.enabled))
+    except InputError:
+        return None
 
 
 def load_side(directory: RunDirectory, record: RunRecord, case_id: str, arm: str) -> Loaded:

@@ -15,11 +15,11 @@ from mtpprof.cli.render.savings import interval_text
 from mtpprof.cli.tui.live import PROFILE, SoFar, remaining_s, so_far, total_windows
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.store import QUIET_S
-from mtpprof.cli.tui.subject import case_title
+from mtpprof.cli.tui.subject import Traffic, case_title
 from mtpprof.cli.tui.text import safe, sparkline
 from mtpprof.cli.tui.widgets.log_pane import LogPane
 from mtpprof.cli.tui.widgets.row_table import Column, Row, RowTable
-from mtpprof.cli.units import elapsed_text, time_text
+from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, elapsed_text, time_text
 from mtpprof.rundir import ArmRecord, CaseRecord
 
 GLYPHS = {"waiting": "·", "running": "▶", "done": "✓"}
@@ -31,7 +31,11 @@ COLUMNS = (
     Column("vs baseline", right=True, priority=2),
     Column("so far", priority=1),
     Column("step times", priority=3),
+    Column("calls", right=True, priority=4),
+    Column("payload", right=True, priority=5),
+    Column("traffic is", priority=6),
 )
+"""Calls and payload of one step on one rank."""
 
 
 class LivePage(Page):
@@ -58,7 +62,7 @@ class LivePage(Page):
         self.query_one("#progress", Static).update(safe(self.progress_text()))
         rows: list[Row] = []
         for case in store.record.cases if store.record else []:
-            rows.append(Row((case_title(case), *[""] * (len(COLUMNS) - 1)), tag=(case.id, ""), strong=True))
+            rows.append(Row((case_title(case), *[""] * (len(COLUMNS) - 1)), tag=(case.id, ""), heading=True))
             rows += [self._row(case, arm) for arm in case.arms]
         self.query_one("#grid", RowTable).fill(COLUMNS, rows)
         now = self.dashboard.now_ns()
@@ -119,6 +123,7 @@ class LivePage(Page):
                 interval_text(figures.difference) if figures.difference else "",
                 _claim(figures),
                 sparkline(figures.step_ns, SPARK),
+                *traffic_cells(self.store.traffic.get((case.id, arm.name))),
             ),
             tag=(case.id, arm.name),
         )
@@ -134,6 +139,24 @@ def _claim(figures: SoFar) -> str:
     if figures.judgement is None:
         return ""
     return "" if figures.judgement.claim == Claim.UNKNOWN else str(figures.judgement.claim)
+
+
+def traffic_cells(traffic: Traffic | None) -> tuple[str, str, str]:
+    """Calls and payload of a step, and where they are known from: the ledger, until the profiled window was seen."""
+    if traffic is None:
+        return "", "", ""
+    figures = traffic.seen or traffic.expected
+    if figures is None:
+        return UNKNOWN, UNKNOWN, ""
+    calls, payload = count_text(figures.calls), bytes_text(figures.payload_bytes)
+    if traffic.seen is None:
+        return calls, payload, "expected"
+    if traffic.expected is None:
+        return calls, payload, "seen"
+    if traffic.seen == traffic.expected:
+        return calls, payload, "seen, as expected"
+    wanted = f"{count_text(traffic.expected.calls)} of {bytes_text(traffic.expected.payload_bytes)}"
+    return calls, payload, f"seen, expected {wanted}!"
 
 
 def time_since(span_ns: int) -> str:

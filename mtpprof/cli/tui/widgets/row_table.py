@@ -53,6 +53,8 @@ class Row:
     """Sort keys, one a column; empty: the texts."""
     tag: object = None
     strong: bool = False
+    heading: bool = False
+    """The first cell goes over all columns, in bold; the others are not shown."""
 
 
 class RowTable(ScrollView, can_focus=True):
@@ -140,11 +142,12 @@ class RowTable(ScrollView, can_focus=True):
             self._columns, self._sorted = tuple(columns), None
         self._given = list(rows)
         self._empty = self._empty if empty is None else empty
+        sampled = [row for row in self._given[:SAMPLE] if not row.heading]
         self._widths = [
             max(
                 [
                     cell_len(column.label) + 1,
-                    *(min(column.widest, cell_len(row.cells[index])) for row in self._given[:SAMPLE]),
+                    *(min(column.widest, cell_len(row.cells[index])) for row in sampled),
                 ]
             )
             for index, column in enumerate(self._columns)
@@ -220,11 +223,14 @@ class RowTable(ScrollView, can_focus=True):
             return self._strip(fitted(text, max(width, 1)), self.rich_style, 0, width)
         row = self._rows[index]
         style = self.rich_style
-        if row.strong:
+        if row.strong or row.heading:
             style = self.get_component_rich_style("row-table--strong")
         if index == self._cursor:
             style = self.get_component_rich_style("row-table--cursor")
         mark = "▶ " if index == self._cursor else "  "
+        if row.heading:
+            text = mark + fitted(row.cells[0], max(self._total(self._shown), width - MARGIN))
+            return self._strip(text, style, scroll_x, width)
         cells = (
             fitted(row.cells[column], self._widths[column], right=self._columns[column].right)
             for column in self._shown

@@ -125,3 +125,19 @@ def test_time_left_is_this_sessions_pace(directory: RunDirectory) -> None:
         events[-1]["t_ns"] = (102 + number) * S
     left = remaining_s(advance(LiveState(), events), run, 110 * S)
     assert left == pytest.approx(5.0 * (total_windows(run) - 2))
+
+
+def test_profiled_windows_have_their_times(directory: RunDirectory) -> None:
+    events = events_of(directory)
+    times = {
+        (event["event"], event["arm"]): event["t_ns"]
+        for event in events
+        if str(event["event"]).startswith("profile")
+    }
+    found = advance(LiveState(), events).profiled()
+    case = directory.run().cases[0]
+    assert [arm for _, arm, _, _ in found] == [arm.name for arm in case.arms if arm.repeats is None]
+    for _, arm, start_ns, end_ns in found:
+        assert (start_ns, end_ns) == (times["profile_started", arm], times["profile_finished", arm])
+    running = [event for event in events if event["event"] != "profile_finished"]
+    assert advance(LiveState(), running).profiled() == []

@@ -98,3 +98,22 @@ def test_exports_are_commands_with_their_own_sentences(directory: RunDirectory) 
         exporting.export_report(command, None, "md")
     with pytest.raises(UsageError):
         exporting.export_perfetto(command, exporting.Chosen(run=None, traces=(), case=None, a=None, b=None))
+
+
+def test_traffic_is_expected_by_the_ledger_until_it_is_seen(directory: RunDirectory) -> None:
+    record = directory.run()
+    (case,) = record.cases
+    found = subject.arm_traffic(directory, record, [])
+    assert set(found) == {(case.id, arm.name) for arm in case.arms}
+    base, changed = (found[case.id, name] for name in ("baseline", "commutative-reduce"))
+    assert base.seen is None
+    assert base.expected is not None
+    assert changed.expected is not None
+    assert changed.expected.calls < base.expected.calls
+
+
+def test_traffic_of_a_model_that_cannot_be_read_is_not_known(directory: RunDirectory) -> None:
+    record = directory.run()
+    damaged = msgspec.structs.replace(record.cases[0], model={})
+    found = subject.arm_traffic(directory, msgspec.structs.replace(record, cases=[damaged]), [])
+    assert {(item.expected, item.seen) for item in found.values()} == {(None, None)}

@@ -1,0 +1,27 @@
+"""Where calls and bytes on Live are known from is said beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from mtpprof.analyzers.seam import PerStep
+from mtpprof.cli.tui.screens.live import traffic_cells
+from mtpprof.cli.tui.subject import Traffic
+
+FEW, MANY = PerStep(calls=9, payload_bytes=1000), PerStep(calls=12, payload_bytes=2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("traffic", "cells"),
+    [
+        (None, ("", "", "")),
+        (Traffic(expected=None, seen=None), ("?", "?", "")),
+        (Traffic(expected=MANY, seen=None), ("12", "2.00 MB", "expected")),
+        (Traffic(expected=None, seen=FEW), ("9", "1.00 kB", "seen")),
+        (Traffic(expected=FEW, seen=FEW), ("9", "1.00 kB", "seen, as expected")),
+        (Traffic(expected=MANY, seen=FEW), ("9", "1.00 kB", "seen, expected 12 of 2.00 MB!")),
+        (Traffic(expected=None, seen=PerStep(calls=0, payload_bytes=0)), ("0", "0 B", "seen")),
+    ],
+)
+def test_cells(traffic: Traffic | None, cells: tuple[str, str, str]) -> None:
+    assert traffic_cells(traffic) == cells
