@@ -215,6 +215,36 @@ async def test_timeline_describes_zooms_and_pans(run: RunDirectory) -> None:
         assert "░" in text
 
 
+async def test_timeline_is_moved_with_the_mouse(run: RunDirectory) -> None:
+    app = app_on(run.root, "timeline")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        view = app.screen.query_one(TimelineView)
+        await press(pilot, "full_stop", "plus")
+        start, span = view.window_ns
+        lane = text_of(app, "#call-line")
+        await pilot.mouse_down(view, offset=(60, 3))
+        await pilot.hover(view, offset=(49, 3))
+        await pilot.mouse_up(view, offset=(49, 3))
+        await settle(pilot)
+        assert view.window_ns[0] == pytest.approx(start + span * 11 / 110)
+        assert view.window_ns[1] == span
+        await pilot.hover(view, offset=(80, 3))
+        assert view.window_ns[0] == pytest.approx(start + span * 11 / 110)
+        await pilot.click(view, offset=(60, 4))
+        await settle(pilot)
+        assert text_of(app, "#call-line") != lane
+
+
+async def test_narrow_tables_cut_their_widest_column(run: RunDirectory) -> None:
+    app = app_on(run.root, "live")
+    async with app.run_test(size=(30, 20)) as pilot:
+        await settle(pilot)
+        lines = screen_text(app).splitlines()
+        assert any("allreduce-" in line and "…" in line and "✓✓✓ P✓" in line for line in lines)
+        assert any(line.endswith(": w") for line in lines)
+
+
 async def test_timeline_shows_compute_beside_the_collectives(run: RunDirectory) -> None:
     app = app_on(run.root, "timeline")
     async with app.run_test(size=(120, 40)) as pilot:
@@ -494,6 +524,8 @@ async def test_a_report_is_written_beside_the_run(run: RunDirectory, tmp_path: P
         await settle(pilot)
         await press(pilot, "M")
         assert "local-argmax" in (tmp_path / "copy" / "report.md").read_text()
+        await press(pilot, "W")
+        assert "<html" in (tmp_path / "copy" / "report.html").read_text()
 
 
 async def test_style_sheets_are_not_read_again_for_a_page(

@@ -65,6 +65,7 @@ class DashboardApp(App[None]):
         Binding("question_mark", "keys", "Keys", key_display="?", id="app.keys"),
         Binding("e", "export", "Export to Perfetto", show=False, id="app.export"),
         Binding("M", "report('md')", "Report as markdown", show=False, id="app.markdown"),
+        Binding("W", "report('html')", "Report as web page", show=False, id="app.html"),
         Binding("C", "compare", "Compare with another run", show=False, id="app.compare"),
         Binding("O", "open", "Open a run or traces", show=False, id="app.open"),
         Binding("t", "theme", "Light or dark", show=False, id="app.theme"),

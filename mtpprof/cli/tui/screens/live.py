@@ -27,13 +27,13 @@ SPARK = 14
 COLUMNS = (
     Column("arm"),
     Column("rounds"),
-    Column("step", right=True),
-    Column("vs baseline", right=True, priority=2),
-    Column("so far", priority=1),
-    Column("step times", priority=3),
-    Column("calls", right=True, priority=4),
-    Column("payload", right=True, priority=5),
-    Column("traffic is", priority=6),
+    Column("step", right=True, priority=1),
+    Column("vs baseline", right=True, priority=3),
+    Column("so far", priority=2),
+    Column("step times", priority=4),
+    Column("calls", right=True, priority=5),
+    Column("payload", right=True, priority=6),
+    Column("traffic is", priority=7),
 )
 """Calls and payload of one step on one rank."""
 

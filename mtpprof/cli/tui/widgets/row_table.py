@@ -27,6 +27,8 @@ GAP = 2
 MARGIN = 2
 """Cells at the left for the cursor's mark."""
 MAX_WIDTH = 44
+NARROWEST = 10
+"""Of a column that is cut for want of room."""
 SAMPLE = 4000
 """Rows that column widths are taken from."""
 SortKey = float | str | None
@@ -114,6 +116,9 @@ class RowTable(ScrollView, can_focus=True):
         self._rows: list[Row] = []
         self._given: list[Row] = []
         self._widths: list[int] = []
+        """That the cells ask for."""
+        self._drawn: list[int] = []
+        """That the columns get."""
         self._shown: list[int] = []
         self._cursor = 0
         self._sorted: tuple[int, bool] | None = None
@@ -188,24 +193,43 @@ class RowTable(ScrollView, can_focus=True):
         self._rows = sorted(known, key=lambda row: _comparable(_key(row, index)), reverse=backwards) + unknown
 
     def _lay_out(self) -> None:
+        self._drawn = list(self._widths)
         shown = list(range(len(self._columns)))
-        room = self.size.width - MARGIN - 1
+        room = self._width - MARGIN - 1
         while not self._wide and room > 0 and self._total(shown) > room:
             droppable = [index for index in shown if self._columns[index].priority]
             if not droppable:
                 break
             shown.remove(max(droppable, key=lambda index: (self._columns[index].priority, index)))
         self._shown = shown
+        self._fit(room)
         hidden = [column.label.strip() for index, column in enumerate(self._columns) if index not in shown]
         self.hidden_columns = tuple(hidden)
         self.virtual_size = Size(max(self._total(shown) + MARGIN, 1), len(self._rows) + 1)
         self.refresh()
 
+    def _fit(self, room: int) -> None:
+        """Where the columns that are never left out do not fit either, the widest of them is cut."""
+        self._drawn = list(self._widths)
+        excess = self._total(self._shown) - room
+        if excess > 0 and room > 0 and not self._wide and self._shown:
+            widest = max(self._shown, key=lambda index: self._widths[index])
+            self._drawn[widest] = max(min(NARROWEST, self._widths[widest]), self._widths[widest] - excess)
+
     hidden_columns: tuple[str, ...] = ()
     """Labels of the columns for which there is no room."""
 
+    @property
+    def _width(self) -> int:
+        """Beside the scrollbar, where there is one."""
+        return self.scrollable_content_region.width
+
+    def watch_show_vertical_scrollbar(self) -> None:
+        """A scrollbar takes columns away, or gives them back."""
+        self._lay_out()
+
     def _total(self, shown: Sequence[int]) -> int:
-        return sum(self._widths[index] + GAP for index in shown)
+        return sum(self._drawn[index] + GAP for index in shown)
 
     def on_resize(self, event: events.Resize) -> None:
         """Other columns may fit now."""
@@ -214,7 +238,7 @@ class RowTable(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """One line: the header stays on top."""
         scroll_x, scroll_y = self.scroll_offset
-        width = self.size.width
+        width = self._width
         if y == 0:
             return self._header_strip(scroll_x, width)
         index = scroll_y + y - 1
@@ -229,10 +253,11 @@ class RowTable(ScrollView, can_focus=True):
             style = self.get_component_rich_style("row-table--cursor")
         mark = "▶ " if index == self._cursor else "  "
         if row.heading:
-            text = mark + fitted(row.cells[0], max(self._total(self._shown), width - MARGIN))
+            room = self._total(self._shown) if self._wide else 0
+            text = mark + fitted(row.cells[0], max(room, width - MARGIN))
             return self._strip(text, style, scroll_x, width)
         cells = (
-            fitted(row.cells[column], self._widths[column], right=self._columns[column].right)
+            fitted(row.cells[column], self._drawn[column], right=self._columns[column].right)
             for column in self._shown
         )
         return self._strip(mark + (" " * GAP).join(cells), style, scroll_x, width)
@@ -250,7 +275,7 @@ class RowTable(ScrollView, can_focus=True):
             column, label = self._columns[index], self._columns[index].label
             if self._sorted is not None and self._sorted[0] == index:
                 label += "▼" if self._sorted[1] else "▲"
-            words.append(fitted(label, self._widths[index], right=column.right))
+            words.append(fitted(label, self._drawn[index], right=column.right))
         return "  " + (" " * GAP).join(words)
 
     def _strip(self, text: str, style: Style, scroll_x: int, width: int) -> Strip:
@@ -334,13 +359,13 @@ class RowTable(ScrollView, can_focus=True):
 
     def _click_header(self, x: int) -> None:
         for index in self._shown:
-            if x < self._widths[index] + GAP:
+            if x < self._drawn[index] + GAP:
                 if self._sorted is not None and self._sorted[0] == index:
                     self.action_reverse()
                 else:
                     self._sort_by(index)
                 return
-            x -= self._widths[index] + GAP
+            x -= self._drawn[index] + GAP
 
 
 def _key(row: Row, index: int) -> SortKey:

@@ -36,7 +36,7 @@ GLYPHS = {
     lanes.STEP: "·",
     "": " ",
 }
-LEGEND = "█ transfer ░ wait ▓ fused ▒ not split  ▄ compute n norm c copy a argmax  · none"
+LEGEND = "█ transfer ░ wait ▓ fused ▒ unsplit · none  ▄ comp n norm c copy a argmax"
 SPARSE = "╎"
 """Column of which less than a tenth is covered."""
 SPARSE_SHARE = 0.1
@@ -102,6 +102,9 @@ class TimelineView(ScrollView, can_focus=True):
         self._cursor = 0
         self._lane = 0
         self._lane_height = 1
+        self._held: int | None = None
+        """Column at which the mouse holds the view; None: it does not."""
+        self._dragged = False
 
     @property
     def window_ns(self) -> tuple[float, float]:
@@ -328,8 +331,30 @@ class TimelineView(ScrollView, can_focus=True):
         self._lay_out()
         self._changed()
 
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Take hold of the view."""
+        if event.button == 1 and self._lanes:
+            self._held = event.x
+            self._dragged = False
+            self.capture_mouse()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """What is held moves with the mouse."""
+        if self._held is None or event.x == self._held:
+            return
+        self._start_ns -= (event.x - self._held) * self._span_ns / self._columns
+        self._held, self._dragged = event.x, True
+        self._changed()
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        """Let go."""
+        self._held = None
+        self.release_mouse()
+
     def on_click(self, event: events.Click) -> None:
-        """Put the cursor where the mouse is."""
+        """Put the cursor where the mouse is; where it let go after moving the view, leave it."""
+        if self._dragged:
+            return
         offset = event.get_content_offset(self)
         if offset is None or offset.y == 0 or not self._lanes:
             return
