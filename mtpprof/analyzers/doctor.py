@@ -8,7 +8,7 @@ the check with the reason for them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,14 +68,6 @@ def diagnose_set(traces: TraceSet) -> list[Problem]:
     """Verdicts on a set of tables as a whole: which ranks are there, and whether their clocks compare."""
     checks = (_missing_ranks, _unknown_world, _unaligned_clocks)
     return [problem for check in checks if (problem := check(traces)) is not None]
-
-
-def main_verdict(problems: Iterable[Problem]) -> Verdict:
-    """The verdict that stands for a file on a report: its gravest; `fine` where there is none."""
-    return max(problems, key=lambda problem: problem.severity, default=_FINE).verdict
-
-
-_FINE = Problem(verdict=Verdict.FINE, sentence="")
 
 
 def _no_events(table: EventTable) -> Finding | None:

@@ -82,15 +82,3 @@ def union(start: I64, end: I64) -> tuple[I64, I64]:
 def exposed(start: I64, end: I64) -> I64:
     """Of each interval of a set, the time at which no other interval of the set is open."""
     return (end - start) - coverage(start, end, depth=2).within(start, end)
-
-
-def enclosing(start: I64, end: I64, time: I64) -> I64:
-    """For each time, the index of the last-started of some disjoint intervals `[start, end]` that holds it, or -1.
-
-    The intervals must be sorted by start and must not overlap; both ends belong to the interval, since producers round.
-    """
-    if not len(start):
-        return np.full(len(time), -1, np.int64)
-    index = np.searchsorted(start, time, side="right") - 1
-    inside = np.maximum(index, 0)
-    return np.where((index >= 0) & (time <= end[inside]), index, -1).astype(np.int64)

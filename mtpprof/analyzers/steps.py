@@ -8,7 +8,7 @@ cover neither draft passes nor sampling, so their steps last from start to start
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -231,10 +231,3 @@ def join_steps(parts: list[dict[str, NDArray[Any]]], vocabulary: Vocabulary) -> 
     """The steps of several tables, one after the other."""
     columns = {name: np.concatenate([part[name] for part in parts]) for name in STEP_COLUMNS}
     return Steps(texts=vocabulary.texts, **columns)
-
-
-def shifted(steps: Steps, shift_ns: I64) -> Steps:
-    """The same steps with every table's clock moved by its entry of `shift_ns`."""
-    return replace(
-        steps, start_ns=steps.start_ns + shift_ns[steps.table], end_ns=steps.end_ns + shift_ns[steps.table]
-    )

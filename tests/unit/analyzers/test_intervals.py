@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,14 +77,7 @@ def test_times_near_the_limit_of_int64_stay_exact() -> None:
     assert intervals.busy(start, end) == 20
 
 
-@pytest.mark.parametrize(("time", "index"), [(-1, -1), (0, 0), (5, 0), (6, -1), (10, 1), (20, 1), (21, -1)])
-def test_enclosing_takes_both_ends_and_leaves_gaps_out(time: int, index: int) -> None:
-    start, end = np.array([0, 10], np.int64), np.array([5, 20], np.int64)
-    assert intervals.enclosing(start, end, np.array([time], np.int64)).tolist() == [index]
-
-
 def test_nothing_covers_nothing() -> None:
     empty = np.empty(0, np.int64)
     assert intervals.busy(empty, empty) == 0
-    assert intervals.enclosing(empty, empty, np.array([3], np.int64)).tolist() == [-1]
     assert intervals.union(empty, empty)[0].tolist() == []

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from mtpprof.analyzers.doctor import main_verdict
 from mtpprof.analyzers.verdicts import VERDICTS, Answer, Problem, Severity, Verdict, withheld, worst
 
 
@@ -33,6 +32,4 @@ def test_withholding_names_the_reasons() -> None:
 def test_the_gravest_counts() -> None:
     problems = [problem(Verdict.OVERLAPPING_LANES), problem(Verdict.TRUNCATED), problem(Verdict.NO_KERNELS)]
     assert worst(problems) is Severity.WARNING
-    assert main_verdict(problems) is Verdict.TRUNCATED
     assert worst([]) is Severity.OK
-    assert main_verdict([]) is Verdict.FINE
