@@ -554,7 +554,7 @@ async def test_style_sheets_are_not_read_again_for_a_page(
         assert len(times) == changed
 
 
-@pytest.mark.parametrize("page", ["1", "2", "4"])
+@pytest.mark.parametrize("page", ["1", "2", "4", "6"])
 async def test_a_page_that_was_hidden_takes_the_new_theme(run: RunDirectory, page: str) -> None:
     shown = {}
     for keys in ((page, "3", "t", page), ("3", "t", page)):

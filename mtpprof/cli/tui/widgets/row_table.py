@@ -121,6 +121,8 @@ class RowTable(ScrollView, can_focus=True):
         """That the columns get."""
         self._shown: list[int] = []
         self._cursor = 0
+        self._put = False
+        """Whether anybody has put the cursor anywhere; until then it stays on top."""
         self._sorted: tuple[int, bool] | None = None
         self._wide = False
         self._empty = empty
@@ -141,8 +143,8 @@ class RowTable(ScrollView, can_focus=True):
         return self._columns[self._sorted[0]].label if self._sorted else None
 
     def fill(self, columns: Sequence[Column], rows: Iterable[Row], *, empty: str | None = None) -> None:
-        """Show other rows; sorting and, where it still exists, the row of the cursor are kept."""
-        held = self.current
+        """Show other rows; sorting and, where it still exists, the row that the cursor was put on are kept."""
+        held = self.current if self._put else None
         if tuple(columns) != self._columns:
             self._columns, self._sorted = tuple(columns), None
         self._given = list(rows)
@@ -168,7 +170,7 @@ class RowTable(ScrollView, can_focus=True):
                 0,
             )
             self._cursor = place
-        self._cursor = max(0, min(self._cursor, len(self._rows) - 1))
+        self._cursor = max(0, min(self._cursor, len(self._rows) - 1)) if self._put else 0
         self._lay_out()
 
     def fill_table(self, table: Table, *, empty: str = "") -> None:
@@ -332,7 +334,7 @@ class RowTable(ScrollView, can_focus=True):
     def _to(self, index: int) -> None:
         if not self._rows:
             return
-        self._cursor = max(0, min(index, len(self._rows) - 1))
+        self._cursor, self._put = max(0, min(index, len(self._rows) - 1)), True
         top, height = self.scroll_offset.y, max(1, self.size.height - 1)
         if self._cursor < top:
             self.scroll_to(y=self._cursor, animate=False, immediate=True)
