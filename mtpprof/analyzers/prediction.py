@@ -88,6 +88,13 @@ class Prediction(Record, frozen=True, kw_only=True):
     """Every figure that the prediction stands on, with its source."""
 
 
+class PredictionReport(Record, frozen=True, kw_only=True):
+    """The answer of `predict`, one entry a concurrency."""
+
+    schema_version: int = PREDICTION_SCHEMA_VERSION
+    predictions: list[Prediction]
+
+
 def predict(
     spec: ModelSpec,
     workload: Workload,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mtpprof.analyzers.prediction import Bracket, PredictedDifference, predict
+from mtpprof.analyzers.prediction import PREDICTION_SCHEMA_VERSION, Bracket, PredictedDifference, predict
 from mtpprof.models.hardware import load_profile
 from mtpprof.models.hf import resolve_model
 from mtpprof.models.ledger import Workload
@@ -123,6 +123,13 @@ class HeldAgainst(Record, frozen=True, kw_only=True):
     basis: str
     would_explain: list[str]
     """Where the prediction falls short: what would account for the rest, with its size where it can be costed."""
+
+
+class PublishedReport(Record, frozen=True, kw_only=True):
+    """The answer of `predict --published`."""
+
+    schema_version: int = PREDICTION_SCHEMA_VERSION
+    results: list[HeldAgainst]
 
 
 def hold_against_published() -> Iterator[HeldAgainst]:

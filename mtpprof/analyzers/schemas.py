@@ -15,7 +15,8 @@ import msgspec
 
 from mtpprof.analyzers.budget import BudgetReport
 from mtpprof.analyzers.comparison import ComparisonReport
-from mtpprof.analyzers.prediction import Prediction
+from mtpprof.analyzers.prediction import PredictionReport
+from mtpprof.analyzers.published import PublishedReport
 from mtpprof.analyzers.report import Report
 
 FOLDER = "schemas"
@@ -27,7 +28,8 @@ def answers() -> dict[str, Any]:
         "report": Report,
         "comparison": ComparisonReport,
         "check": BudgetReport,
-        "prediction": list[Prediction],
+        "prediction": PredictionReport,
+        "published": PublishedReport,
     }
 
 

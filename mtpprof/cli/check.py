@@ -53,7 +53,7 @@ def check(
 
         mtpprof check traces/ --model ./config.json
     """
-    from mtpprof.analyzers.budget import BudgetReport, check_budget, load_budget
+    from mtpprof.analyzers.budget import BUDGET_SCHEMA_VERSION, BudgetReport, check_budget, load_budget
 
     if sum(option is not None for option in (budget, write_budget)) + (model is not None) == 0:
         raise UsageError(
@@ -67,7 +67,7 @@ def check(
         return
     held = check_budget(load_budget(budget), sides) if budget is not None else None
     rows = [*(held.rows if held else ()), *(_ledger_rows(sides) if model is not None else ())]
-    answer = BudgetReport(schema_version=1, rows=rows)
+    answer = BudgetReport(schema_version=BUDGET_SCHEMA_VERSION, rows=rows)
     if style is Format.JSON:
         write_json(answer)
     else:

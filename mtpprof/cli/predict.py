@@ -66,6 +66,7 @@ def predict(
     if published:
         _published(style)
         return
+    from mtpprof.analyzers.prediction import PredictionReport
     from mtpprof.analyzers.prediction import predict as predict_one
     from mtpprof.models.hf import resolve_model
     from mtpprof.models.ledger import Workload
@@ -87,7 +88,7 @@ def predict(
         for count in concurrency or DEFAULT_CONCURRENCY
     ]
     if style is Format.JSON:
-        write_json(answers)
+        write_json(PredictionReport(predictions=answers))
         return
     write_tables([table for answer in answers for table in _tables(answer)], style)
     if style is Format.TABLE:
@@ -190,12 +191,12 @@ def _bracket_text(bracket: Bracket, *, sign: bool = True) -> str:
 
 
 def _published(style: Format) -> None:
-    from mtpprof.analyzers.published import hold_against_published
+    from mtpprof.analyzers.published import PublishedReport, hold_against_published
     from mtpprof.cli.units import signed, time_text
 
     held = list(hold_against_published())
     if style is Format.JSON:
-        write_json(held)
+        write_json(PublishedReport(results=held))
         return
     columns = ("result", "source", "held against", "published", "predicted", "verdict")
     rows = [

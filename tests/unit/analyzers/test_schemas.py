@@ -12,7 +12,8 @@ import pytest
 
 from mtpprof.analyzers.budget import check_budget, make_budget
 from mtpprof.analyzers.comparison import compare_targets, parse_target, sides_of
-from mtpprof.analyzers.prediction import predict
+from mtpprof.analyzers.prediction import PredictionReport, predict
+from mtpprof.analyzers.published import PublishedReport, hold_against_published
 from mtpprof.analyzers.report import make_report
 from mtpprof.analyzers.schemas import answers, published_schema, schema_text
 from mtpprof.models.hardware import load_profile
@@ -58,7 +59,8 @@ def test_comparisons_checks_and_predictions_follow_theirs(made: RunDirectory) ->
     follows(check_budget(make_budget(sides, time=True), sides), "check")
     workload = Workload(concurrency=1, draft_tokens=3, tp=8)
     prediction = predict(load_preset("deepseek-v3.2", Scale.FULL), workload, load_profile("h200"))
-    follows([prediction], "prediction")
+    follows(PredictionReport(predictions=[prediction]), "prediction")
+    follows(PublishedReport(results=list(hold_against_published())), "published")
 
 
 def test_an_answer_without_its_version_does_not_follow(made: RunDirectory) -> None:
