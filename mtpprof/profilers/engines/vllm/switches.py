@@ -13,7 +13,6 @@ from typing import Any
 
 from mtpprof.errors import RunError
 
-ORIGINAL = "_mtpprof_forward"
 COMMUTES = "_mtpprof_commutes"
 
 LOCAL_ARGMAX = "local-argmax"
