@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from mtpprof.analyzers.analysis import Analysis
 from mtpprof.analyzers.budget import BudgetReport
 from mtpprof.analyzers.comparison import ComparisonReport
 from mtpprof.analyzers.prediction import PredictionReport
@@ -26,6 +27,7 @@ def answers() -> dict[str, Any]:
     """The type of every answer, by the name of its schema file. To publish another answer is to add a row."""
     return {
         "report": Report,
+        "analysis": list[Analysis],
         "comparison": ComparisonReport,
         "check": BudgetReport,
         "prediction": PredictionReport,

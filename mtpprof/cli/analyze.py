@@ -79,6 +79,7 @@ def analyze(
 
         mtpprof analyze fused/ unfused/
     """
+    from mtpprof.analyzers.analysis import analysis_of
     from mtpprof.analyzers.attribution import analyze as attribute
     from mtpprof.analyzers.discovery import open_traces, parse_rank_map
     from mtpprof.cli.render import attribution as render
@@ -91,7 +92,7 @@ def analyze(
         for traces in open_traces(paths, parse_rank_map(rank_map or ()), load_options(max_gb))
     ]
     if style is Format.JSON:
-        write_json([render.as_values(one, columns) for one in found])
+        write_json([analysis_of(one, columns) for one in found])
     elif style is Format.CSV:
         write_tables([render.groups_table(one, columns) for one in found], style)
     else:

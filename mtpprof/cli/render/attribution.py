@@ -1,22 +1,17 @@
-"""An attribution as tables of text, and as plain values for JSON."""
+"""An attribution as tables of text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
-
-import msgspec
 
 from mtpprof.analyzers import grouping, notable, stepviews
+from mtpprof.analyzers.analysis import CENSUS, NOTABLE_CALLS
 from mtpprof.analyzers.attribution import Attribution
 from mtpprof.analyzers.grouping import Group
 from mtpprof.analyzers.stepviews import Spread
 from mtpprof.analyzers.verdicts import Problem, Severity
 from mtpprof.cli.output import Table
 from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, percent_text, time_text
-
-JSON_SCHEMA_VERSION = 2
-NOTABLE_CALLS = 10
 
 
 def summary(found: Attribution) -> Table:
@@ -218,7 +213,7 @@ def _number(spread: Spread) -> str:
 
 def census_table(found: Attribution) -> Table:
     """Which implementation ran at which message size."""
-    return groups_table(found, ("kind", "size_class", "implementation", "fused"))
+    return groups_table(found, CENSUS)
 
 
 def slowest_table(found: Attribution) -> Table:
@@ -340,56 +335,6 @@ def _side(figures: Iterable[stepviews.StepFigure]) -> str:
             f"{time_text(figure.call_ns.median)} each, {time_text(figure.sum_ns.median)} a step"
         )
     return "\n".join(texts) or "none"
-
-
-def as_values(found: Attribution, by: tuple[str, ...]) -> dict[str, Any]:
-    """Everything but the single calls, as plain values with a schema version."""
-    return {
-        "schema_version": JSON_SCHEMA_VERSION,
-        "label": found.label,
-        "world_size": found.world_size,
-        "ranks": list(found.ranks),
-        "missing_ranks": list(found.missing_ranks),
-        "paths": list(found.paths),
-        "no_answer": found.no_answer or None,
-        "collective_calls": None if found.no_answer else len(found.calls),
-        "counts_are_exact": found.counts_are_exact,
-        "by": list(by),
-        **{
-            name: msgspec.to_builtins(value)
-            for name, value in {
-                "groups": grouping.group(found.calls, found.steps, by),
-                "step_times": () if found.no_answer else stepviews.step_times(found.calls, found.steps),
-                "per_step": stepviews.per_step(found.calls, found.steps),
-                "census": grouping.group(
-                    found.calls, found.steps, ("kind", "size_class", "implementation", "fused")
-                ),
-                "slowest": notable.slowest(found.calls, found.steps, NOTABLE_CALLS),
-                "most_skewed": notable.most_skewed(found.calls, found.steps, NOTABLE_CALLS),
-                "waits": found.waits,
-                "waits_by_kind": found.waits_by_kind,
-                "stragglers": found.stragglers,
-                "clocks": found.clocks,
-                "process_groups": found.groups,
-                "suspects": found.suspects,
-                "withheld": found.withheld,
-                "transients": found.transients,
-                "notes": found.notes,
-            }.items()
-        },
-        "problems": [
-            {
-                "verdict": str(problem.verdict),
-                "severity": problem.severity.name.lower(),
-                "sentence": problem.sentence,
-                "remedy": problem.remedy,
-                "path": problem.path,
-                "rank": problem.rank,
-                "count": problem.count,
-            }
-            for problem in found.problems
-        ],
-    }
 
 
 def _or_unknown(value: int | None) -> str:

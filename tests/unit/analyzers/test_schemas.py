@@ -10,8 +10,11 @@ import jsonschema
 import msgspec
 import pytest
 
+from mtpprof.analyzers.analysis import analysis_of
+from mtpprof.analyzers.attribution import Options, Window, analyze
 from mtpprof.analyzers.budget import check_budget, make_budget
 from mtpprof.analyzers.comparison import compare_targets, parse_target, sides_of
+from mtpprof.analyzers.discovery import open_traces
 from mtpprof.analyzers.prediction import PredictionReport, predict
 from mtpprof.analyzers.published import PublishedReport, hold_against_published
 from mtpprof.analyzers.report import make_report
@@ -50,6 +53,14 @@ def test_reports_follow_their_schema(made: RunDirectory, tmp_path: Path) -> None
     for path in unfinished.root.glob(f"{case.id}/*/*.json"):
         path.unlink()
     follows(make_report(unfinished), "report")
+
+
+def test_analyses_follow_theirs(made: RunDirectory) -> None:
+    case = made.run().cases[0]
+    (traces,) = open_traces([made.arm(case.id, "baseline")])
+    found = analyze(traces)
+    follows([analysis_of(found, ("kind", "rank"))], "analysis")
+    follows([analysis_of(analyze(traces, Options(window=Window(first_step=1000))), ("step",))], "analysis")
 
 
 def test_comparisons_checks_and_predictions_follow_theirs(made: RunDirectory) -> None:
