@@ -352,7 +352,7 @@ async def test_live_shows_calls_and_bytes_as_soon_as_an_arm_was_profiled(
     with directory.locked():
         async with app.run_test(size=(160, 40)) as pilot:
             await settle(pilot)
-            assert [row[8] for row in cells(app, "#grid")[1:3]] == ["expected", "expected"]
+            assert [row[6] for row in cells(app, "#grid")[1:3]] == ["22 expected", "22 expected"]
             started = next(event for event in EventFollower(run).new() if event["event"] == "profile_started")
             directory.nvtx.mkdir()
             at = started["t_ns"] - REALTIME_OFFSET
@@ -361,11 +361,11 @@ async def test_live_shows_calls_and_bytes_as_soon_as_an_arm_was_profiled(
             write_events(directory, until=rounds + 1)
             for _ in range(200):
                 await pilot.pause(0.05)
-                if cells(app, "#grid")[1][8] != "expected":
+                if cells(app, "#grid")[1][6] != "22 expected":
                     break
-            assert cells(app, "#grid")[1][6] == "0"
-            assert cells(app, "#grid")[1][8].startswith("seen, expected 22 of ")
-            assert cells(app, "#grid")[2][8] == "expected"
+            assert cells(app, "#grid")[1][6] == "0 seen, 22 expected!"
+            assert cells(app, "#grid")[1][7].startswith("0 B, ")
+            assert cells(app, "#grid")[2][6] == "22 expected"
 
 
 async def test_a_run_that_failed_says_why_and_can_be_resumed(run: RunDirectory, tmp_path: Path) -> None:

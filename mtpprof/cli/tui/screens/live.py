@@ -31,9 +31,8 @@ COLUMNS = (
     Column("vs baseline", right=True, priority=3),
     Column("so far", priority=2),
     Column("step times", priority=4),
-    Column("calls", right=True, priority=5),
+    Column("calls", priority=5),
     Column("payload", right=True, priority=6),
-    Column("traffic is", priority=7),
 )
 """Calls and payload of one step on one rank."""
 
@@ -141,22 +140,24 @@ def _claim(figures: SoFar) -> str:
     return "" if figures.judgement.claim == Claim.UNKNOWN else str(figures.judgement.claim)
 
 
-def traffic_cells(traffic: Traffic | None) -> tuple[str, str, str]:
-    """Calls and payload of a step, and where they are known from: the ledger, until the profiled window was seen."""
+def traffic_cells(traffic: Traffic | None) -> tuple[str, str]:
+    """Calls and payload of a step with where they are known from: the ledger, until the profiled window was seen."""
     if traffic is None:
-        return "", "", ""
-    figures = traffic.seen or traffic.expected
+        return "", ""
+    seen, expected = traffic.seen, traffic.expected
+    figures = seen or expected
     if figures is None:
-        return UNKNOWN, UNKNOWN, ""
+        return UNKNOWN, UNKNOWN
     calls, payload = count_text(figures.calls), bytes_text(figures.payload_bytes)
-    if traffic.seen is None:
-        return calls, payload, "expected"
-    if traffic.expected is None:
-        return calls, payload, "seen"
-    if traffic.seen == traffic.expected:
-        return calls, payload, "seen, as expected"
-    wanted = f"{count_text(traffic.expected.calls)} of {bytes_text(traffic.expected.payload_bytes)}"
-    return calls, payload, f"seen, expected {wanted}!"
+    if seen is None:
+        return f"{calls} expected", payload
+    if expected is None:
+        return f"{calls} seen", payload
+    if seen.payload_bytes != expected.payload_bytes:
+        payload += f", {bytes_text(expected.payload_bytes)} expected!"
+    if seen.calls != expected.calls:
+        return f"{calls} seen, {count_text(expected.calls)} expected!", payload
+    return f"{calls} seen, ok", payload
 
 
 def time_since(span_ns: int) -> str:
