@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
 
 import msgspec
 
@@ -32,39 +33,45 @@ TOLERANCE = 0.05
 """Part of a step that two runs on one machine may differ by without any cause in the code."""
 
 
-class Limit(Record, frozen=True, kw_only=True):
+Confidence = Annotated[float, msgspec.Meta(gt=0, le=0.999999)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+Duration = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+# TOML has nan and inf, which pass for anything in a comparison; of bounds on both sides neither holds.
+
+
+class Limit(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The most that the collectives of one kind, phase and batch may be, per step and rank."""
 
-    calls: float
+    calls: Amount
     batch: str = ""
     phase: str = ""
     """Empty: the trace does not tell."""
     kind: str = ""
-    payload_bytes: float | None = None
-    wire_bytes: float | None = None
+    payload_bytes: Amount | None = None
+    wire_bytes: Amount | None = None
 
 
-class ArmBudget(Record, frozen=True, kw_only=True):
+class ArmBudget(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Budget of one arm, or of a capture (`case` and `arm` empty)."""
 
     case: str = ""
     arm: str = ""
     engaged: tuple[str, ...] = ()
     """Optimizations that must show in the trace."""
-    step_ns: int | None = None
-    step_noise_ns: int | None = None
+    step_ns: Duration | None = None
+    step_noise_ns: Duration | None = None
     """A/A floor of the run that wrote the budget."""
     machine: str = ""
     device: str = ""
     limit: tuple[Limit, ...] = ()
 
 
-class Budget(Record, frozen=True, kw_only=True):
+class Budget(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A budget file."""
 
     schema_version: int
-    confidence: float = CONFIDENCE
-    tolerance: float = TOLERANCE
+    confidence: Confidence = CONFIDENCE
+    tolerance: Amount = TOLERANCE
     """Of step times: part of the budget that may be exceeded."""
     arm: list[ArmBudget]
 
@@ -125,14 +132,13 @@ def load_budget(path: Path) -> Budget:
         raise InputError(
             f"{path}: not a TOML file ({error}); write one with mtpprof check RUN --write-budget FILE."
         ) from error
+    version = content.get("schema_version")
+    if isinstance(version, int) and version > BUDGET_SCHEMA_VERSION:
+        raise InputError(f"{path}: written in format {version} by a newer mtpprof; update mtpprof.")
     try:
         budget = msgspec.convert(content, Budget, strict=True)
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: not a budget ({error}); correct it, or write a new one.") from error
-    if budget.schema_version > BUDGET_SCHEMA_VERSION:
-        raise InputError(
-            f"{path}: written in format {budget.schema_version} by a newer mtpprof; update mtpprof."
-        )
     if not budget.arm:
         raise InputError(f"{path}: holds no [[arm]], so nothing would be checked; write a new one.")
     return budget

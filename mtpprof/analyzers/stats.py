@@ -113,11 +113,17 @@ def student_cdf(t: float, dof: int) -> float:
 
 @cache
 def student_quantile(probability: float, dof: int) -> float:
-    """The t that Student's distribution does not exceed with `probability`, which lies in (0, 1)."""
+    """The t that Student's distribution does not exceed with `probability`.
+
+    Raises:
+        ValueError: the probability is not within (0, 1).
+    """
+    if not 0 < probability < 1:
+        raise ValueError(f"no quantile has the probability {probability}")
     if probability < 0.5:
         return -student_quantile(1 - probability, dof)
     low, high = 0.0, 1.0
-    while student_cdf(high, dof) < probability:
+    while student_cdf(high, dof) < probability and high < 1e300:
         low, high = high, 2 * high
     for _ in range(200):
         middle = (low + high) / 2

@@ -159,6 +159,12 @@ def test_a_capture_against_its_models_ledger(tmp_path: Path) -> None:
         ("schema_version = 1\n[[arm]]\nstep_ns = 'fast'", "not a budget"),
         ("[[arm", "not a TOML file"),
         ("[[arm]]", "not a budget"),
+        ("schema_version = 1\nconfidence = 1\n[[arm]]", r"not a budget \(.*confidence"),
+        ("schema_version = 1\nconfidence = nan\n[[arm]]", r"not a budget \(.*confidence"),
+        ("schema_version = 1\ntolerance = nan\n[[arm]]", r"not a budget \(.*tolerance"),
+        ("schema_version = 1\n[[arm]]\nsteps_ns = 5", r"unknown field `steps_ns` - at `\$.arm\[0\]`"),
+        ("schema_version = 1\n[[arm]]\n[[arm.limit]]\ncalls = inf", r"not a budget \(.*calls"),
+        ("schema_version = 1\n[[arm]]\n[[arm.limit]]\ncalls = -1", r"not a budget \(.*calls"),
         ("\ud800", "not a TOML file"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from statistics import median
@@ -45,6 +46,17 @@ def test_the_distribution_is_symmetric_and_inverted_by_the_quantile(t: float, do
     assert p + student_cdf(-t, dof) == pytest.approx(1)
     if 1e-6 < p < 1 - 1e-6:
         assert student_quantile(p, dof) == pytest.approx(t, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0, -0.1, 1.5, float("nan")])
+def test_no_quantile_lies_outside(probability: float) -> None:
+    with pytest.raises(ValueError, match="no quantile"):
+        student_quantile(probability, 3)
+
+
+@given(dof=st.integers(1, 60))
+def test_the_last_quantile_below_one_is_found(dof: int) -> None:
+    assert student_quantile(math.nextafter(1.0, 0.0), dof) > 8
 
 
 def test_a_paired_interval_by_hand() -> None:
