@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from textual import events
 from textual.widgets import Input, Static
 
 from mtpprof.cli.tui import app as app_module
@@ -85,6 +86,17 @@ async def test_the_command_line_follows_the_form(standing: type[Standing]) -> No
         assert text_of(app, "#outlook").endswith("2 cases, 6 arms, 22 windows")
         await press(pilot, "left", "left")
         assert "--opt local-argmax=off" in text_of(app, "#command")
+
+
+@pytest.mark.parametrize("key", ["f5", "y", "q"])
+async def test_keys_that_come_before_the_form_is_there(standing: type[Standing], key: str) -> None:
+    app = DashboardApp(clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.post_message(events.Key(key, key))
+        await settle(pilot)
+        assert [run.words for run in standing.started] == ([["run", "--tp", "4"]] if key == "f5" else [])
+        assert app.clipboard == ("mtpprof run --tp 4" if key == "y" else "")
+        assert app._exit is (key == "q")
 
 
 async def test_what_cannot_run_is_said_and_not_started(standing: type[Standing]) -> None:

@@ -181,12 +181,13 @@ class Opener:
         self._app.store.answer_state = sentence
         self._app.refresh_page()
 
-    def read_sides(self) -> None:
-        """Read the traces of the chosen arms, where they are not read yet."""
+    def read_sides(self) -> bool:
+        """Read the traces of the chosen arms, where they are not read yet; whether there was anything to begin with."""
         store = self._app.store
         directory, record, case = store.directory, store.record, store.case
         if directory is None or record is None or case is None:
-            return
+            return False
+        before = len(self._reading)
         for arm in dict.fromkeys(name for name in (store.a, store.b) if name is not None):
             key = (case.id, arm)
             if key in store.sides or key in store.side_problems or key in self._reading:
@@ -198,6 +199,7 @@ class Opener:
                 self._take_side,
                 partial(self._no_side, key),
             )
+        return len(self._reading) > before
 
     def _take_side(self, loaded: subject.Loaded) -> None:
         self._reading.discard((loaded.case, loaded.arm))

@@ -46,29 +46,48 @@ class LaunchPage(Page):
 
     def __init__(self) -> None:
         super().__init__()
+        self._filled = False
         self._checked = False
         self._pending: Timer | None = None
 
     def body(self) -> Iterable[Widget]:
-        """Fields, switches, command line."""
-        with VerticalScroll(can_focus=False):
-            for name, label, placeholder in FIELDS:
-                with Horizontal(classes="field"):
-                    yield Label(label, markup=False)
-                    value = getattr(self.dashboard.launch_form, name)
-                    yield Input(value, placeholder=placeholder, id=f"field-{name}", compact=True)
-            for name in CATALOGUE:
-                with Horizontal(classes="field switch"):
-                    yield Label(name, markup=False)
-                    setting = self.dashboard.launch_form.settings.get(name, "both")
-                    yield Choice(("both", "on", "off"), setting, id=f"switch-{name}")
-                    yield Static(id=f"why-{name}", classes="why", markup=False)
-            yield Static(id="outlook", markup=False)
-            yield Static(id="command", markup=False)
-            yield Static(id="launch-state", markup=False)
+        """Fields, switches, command line: they come after the page itself, one by one, so that no key waits for all of them."""
+        yield VerticalScroll(id="form", can_focus=False)
+
+    def on_mount(self) -> None:
+        """Fill the form as soon as there is something to see."""
+        super().on_mount()
+        self.call_after_refresh(self._fill)
+
+    async def _fill(self) -> None:
+        form = self.query_one("#form")
+        for widget in self._form_widgets():
+            if not form.is_attached:  # the dashboard was left meanwhile
+                return
+            await form.mount(widget)
+        self._filled = True
+        self.show()
+
+    def _form_widgets(self) -> Iterable[Widget]:
+        for name, label, placeholder in FIELDS:
+            value = getattr(self.dashboard.launch_form, name)
+            field = Input(value, placeholder=placeholder, id=f"field-{name}", compact=True)
+            yield Horizontal(Label(label, markup=False), field, classes="field")
+        for name in CATALOGUE:
+            setting = self.dashboard.launch_form.settings.get(name, "both")
+            yield Horizontal(
+                Label(name, markup=False),
+                Choice(("both", "on", "off"), setting, id=f"switch-{name}"),
+                Static(id=f"why-{name}", classes="why", markup=False),
+                classes="field switch",
+            )
+        for name in ("outlook", "command", "launch-state"):
+            yield Static(id=name, markup=False)
 
     def show(self) -> None:
         """Draw what the form means; the state of the run that was started."""
+        if not self._filled:
+            return
         self._update_command()
         self.query_one("#launch-state", Static).update(safe(self._state()))
 
@@ -83,6 +102,8 @@ class LaunchPage(Page):
 
     def form(self) -> LaunchForm:
         """What is filled in; a switch that no model can use is not asked for, since `run` would refuse it."""
+        if not self._filled:
+            return self.dashboard.launch_form
         texts = {name: self.query_one(f"#field-{name}", Input).value for name, _, _ in FIELDS}
         switches = {name: self.query_one(f"#switch-{name}", Choice) for name in CATALOGUE}
         settings = {name: switch.value for name, switch in switches.items() if not switch.disabled}
@@ -116,7 +137,7 @@ class LaunchPage(Page):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """The command line follows."""
-        self._update_command()
+        self.show()
 
     def on_choice_changed(self, event: Choice.Changed) -> None:
         """The command line follows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -83,9 +84,11 @@ class Page(Screen[None]):
         """Show what there is."""
         self.refresh_page()
 
-    def on_screen_resume(self) -> None:
+    async def on_screen_resume(self) -> None:
         """What there is may have changed while another page was on top."""
         self.refresh_page()
+        # Textual has just styled the whole page, and will lay it out and draw it: whatever else waits gets its turn in between.
+        await asyncio.sleep(0)
 
     def on_resize(self) -> None:
         """Texts are made for a width."""
@@ -96,7 +99,9 @@ class Page(Screen[None]):
         if not self.is_mounted or not self.query("#heading"):
             return
         if self.NEEDS_SIDES:
-            self.dashboard.opener.read_sides()
+            self.call_after_refresh(
+                self._read_sides
+            )  # what reads takes turns away from a page that is being drawn
         width = max(1, self.size.width)
         self.query_one("#heading", Static).update(Text(fitted(self.dashboard.heading(), width)))
         self.query_one("#tabs", Static).update(tabs_text(self.NAME, width))
@@ -107,6 +112,10 @@ class Page(Screen[None]):
         verdict.update(Text(printable(banner)))
         verdict.display = bool(banner)
         self.show()
+
+    def _read_sides(self) -> None:
+        if self.dashboard.opener.read_sides():
+            self.refresh_page()
 
     def _case_line(self) -> str:
         store = self.store
