@@ -21,6 +21,8 @@ from mtpprof.models.optimizations import CATALOGUE
 
 PAUSE_S = 0.25
 """A form is checked when nothing has been typed for this long: the check resolves models and asks for devices."""
+DRAWN_S = 0.1
+"""The first check waits until the page is drawn, since it takes turns away from that."""
 FIELDS = (
     ("models", "model", "deepseek-v3.2, nemotron-3-super"),
     ("tp", "TP", "4"),
@@ -120,7 +122,7 @@ class LaunchPage(Page):
             self.dashboard.launch_form = form
             if self._pending is not None:
                 self._pending.stop()
-            self._pending = self.set_timer(PAUSE_S if self._checked else 0.01, self._check)
+            self._pending = self.set_timer(PAUSE_S if self._checked else DRAWN_S, self._check)
             self._checked = True
 
     def _check(self) -> None:
