@@ -12,12 +12,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from mtpprof.errors import MtpprofError, RunError
-from mtpprof.profilers import lifetime, watchdog
+from mtpprof.profilers import lifetime, logs, watchdog
 from mtpprof.profilers.engines.base import Command
 from mtpprof.rundir import WORKER_FAILED, EventFollower, RunDirectory, RunRecord
 
@@ -26,8 +25,8 @@ STOP_GRACE_S = 3.0
 STALL_MARGIN_S = 30.0
 """Workers' own watchdogs come first; this one is for a launcher that hangs."""
 FAILURE_GRACE_S = 2.0
-LOG_TAIL_BYTES = 8_192
 FULL_BYTES = 1_000_000
+EMPTY_LOG = "its log is empty"
 PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "did not arrive")
 """What a healthy rank says of one that has died (gloo, and our own transport)."""
 
@@ -107,7 +106,7 @@ def describe_failure(
             name = signal.Signals(-returncode).name
             hint = " (was memory short?)" if returncode == -signal.SIGKILL else ""
             return RunError(f"the launcher was killed by {name}{hint}; see {directory.launcher_log}.")
-        tail = last_line(directory.launcher_log)
+        tail = logs.last_line(directory.launcher_log) or EMPTY_LOG
         return RunError(
             f"the launcher ended with status {returncode} ({tail}); see {directory.launcher_log}."
         )
@@ -116,7 +115,7 @@ def describe_failure(
     name, _, text = message.partition(": ")
     if failure.get("signal"):
         reason = f"was killed by {failure['signal']}"
-    elif watchdog.MARK in _tail(log):
+    elif watchdog.MARK in logs.tail(log):
         reason = "made no progress within --timeout and was ended, its stack is in its log"
     elif name in ("RunError", "MissingEnvironmentError", "UsageError", "InputError"):
         return RunError(text)
@@ -125,23 +124,8 @@ def describe_failure(
     elif message and "error-file: <N/A>" not in message:
         reason = f"failed with {message.splitlines()[0]}"
     else:
-        reason = f"ended with status {failure.get('exit_code')} ({last_line(log)})"
+        reason = f"ended with status {failure.get('exit_code')} ({logs.last_line(log) or EMPTY_LOG})"
     return RunError(f"rank {rank} {reason}; see {log}.")
-
-
-def last_line(path: Path) -> str:
-    """Last non-empty line of a log, shortened; what to show where nothing better is known."""
-    lines = [line.strip() for line in _tail(path).splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "its log is empty"
-
-
-def _tail(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    with path.open("rb") as stream:
-        stream.seek(0, 2)
-        stream.seek(max(0, stream.tell() - LOG_TAIL_BYTES))
-        return stream.read().decode(errors="replace")
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mtpprof.errors import InputError
+from mtpprof.profilers.logs import says_something
 from mtpprof.rundir import LOGS, RUN_FILE, EventFollower, RunDirectory, RunRecord
 
 FIRST_LOG_BYTES = 32_768
@@ -99,4 +100,4 @@ class RunFollower:
         text = self._partial.get(path, "") + data.decode("utf-8", "replace")
         *whole, rest = text.replace("\r\n", "\n").split("\n")
         self._partial[path] = rest[-4096:]
-        return [_ESCAPES.sub("", line) for line in whole if line.strip()]
+        return [_ESCAPES.sub("", line) for line in whole if says_something(line)]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mtpprof.profilers import logs
 from mtpprof.rundir import RunDirectory
 
 POLL_S = 0.25
@@ -25,7 +26,6 @@ HEARTBEAT_S = 5.0
 DEATH_GRACE_S = 5.0
 """After a worker's death vLLM may raise by itself; then its own words are told as well."""
 ORPHAN_PATIENCE_S = 5.0
-TAIL_BYTES = 16_384
 
 
 class Guard:
@@ -126,7 +126,7 @@ class Guard:
             if self._died_s is not None and now_s - self._died_s > DEATH_GRACE_S:
                 self._give_up(f"{dead or 'a worker died'}; {self._see_log()}")
             if now_s - self._fed_s > self._limit_s:
-                said = log_tail(self._directory.launcher_log)
+                said = logs.last_line(self._directory.launcher_log) or "nothing"
                 faulthandler.dump_traceback(all_threads=True)
                 self._give_up(
                     f"vLLM made no progress for {self._limit_s:g} s while {self._doing}; its log ends with: {said!r}; "
@@ -173,12 +173,6 @@ class Guard:
         return f"rank {rank}: vLLM's worker {how} while {self._doing}"
 
 
-def log_tail(path: Path) -> str:
-    """Last line of a log that says something."""
-    lines = [line.strip() for line in _tail(path).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "nothing"
-
-
 MILD = re.compile(r"\b(WARNING|INFO|DEBUG) \d\d-\d\d ")
 """Lines of vLLM's log that are no errors, whatever they quote."""
 POINTERS = ("root cause", "See root", "Engine core init", "cancelled", "EngineDeadError")
@@ -187,7 +181,7 @@ POINTERS = ("root cause", "See root", "Engine core init", "cancelled", "EngineDe
 
 def root_cause(path: Path) -> str | None:
     """The last exception that a log tells of which is one of its own; None: it tells of none."""
-    for line in reversed(_tail(path).splitlines()):
+    for line in reversed(logs.tail(path).splitlines()):
         if MILD.search(line):
             continue
         text = (line.partition("] ")[2] if "] " in line else line).strip()
@@ -197,13 +191,3 @@ def root_cause(path: Path) -> str | None:
         if is_exception and not any(word in text for word in POINTERS):
             return text[:300]
     return None
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - TAIL_BYTES))
-            return stream.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -88,6 +88,16 @@ def test_log_lines_are_whole_and_without_escapes(tmp_path: Path) -> None:
     assert update.log_lines == ("rank0: halfline \ufffd",)
 
 
+def test_markers_of_the_profiler_are_no_log_lines(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", SMALL)
+    log = directory.log(1)
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("USDT:2026-11-29 17:29:15 8074:8074 Handler.cpp:52] profiler_start\nloading\n")
+    update = RunFollower(directory).poll()
+    assert update is not None
+    assert update.log_lines == ("rank1: loading",)
+
+
 def test_large_logs_are_read_from_near_their_end(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "run", SMALL)
     log = directory.log(0)
