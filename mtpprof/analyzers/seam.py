@@ -45,11 +45,16 @@ def expected_per_step(spec: ModelSpec, workload: Workload, enabled: frozenset[st
 
 
 def cheap_captures(directory: RunDirectory) -> list[NvtxCapture]:
-    """The captures of the first rank, as far as they have got; those that are large or cannot be read are left out."""
+    """The captures of the first rank, as far as they have got; those that are large or cannot be read are left out.
+
+    Of processes that were not told their rank (vLLM's) all are taken: whichever has a window speaks for it, since ranks issue the same.
+    """
     try:
-        paths = sorted(directory.nvtx.glob(f"rank{FIRST_RANK}.*{FILE_SUFFIX}"))
+        paths = sorted(directory.nvtx.glob(f"*{FILE_SUFFIX}"))
     except OSError:
         return []
+    first = [path for path in paths if path.name.startswith(f"rank{FIRST_RANK}.")]
+    paths = first or [path for path in paths if path.name.startswith("pid")]
     return [capture for path in paths if (capture := _read(path)) is not None]
 
 

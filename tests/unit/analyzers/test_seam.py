@@ -91,6 +91,15 @@ def test_the_first_ranks_captures_are_read_if_they_are_small(
     assert windows_seen(directory, wanted) == {}
 
 
+def test_of_processes_without_a_rank_whichever_has_the_window_speaks(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.nvtx.mkdir()
+    (directory.nvtx / "pid7.nvtx").write_bytes(Written(events=[], rank=-1).data())
+    (directory.nvtx / "pid8.nvtx").write_bytes(Written(events=window(0, 2, (64,)), rank=-1).data())
+    wanted = [("case", "arm", REALTIME_OFFSET, REALTIME_OFFSET + 50_000)]
+    assert windows_seen(directory, wanted) == {("case", "arm"): PerStep(calls=1, payload_bytes=64)}
+
+
 def test_the_expectation_is_the_ledgers(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "run", Recipe(models=("deepseek-v3.2",), rounds=1, steps=1))
     case = directory.run().cases[0]
