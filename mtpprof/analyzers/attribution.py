@@ -286,6 +286,8 @@ def _withheld(
     for reason in dict.fromkeys(reasons):
         yield Withheld(answer="wait and transfer", reason=reason)
     for problem in problems:
+        if problem.apart:
+            yield Withheld(answer="another run", reason=problem.sentence)
         for answer in sorted(problem.forbids - {Answer.CROSS_RANK}):
             yield Withheld(answer=str(answer), reason=problem.sentence)
     unknown = calls.payload_bytes == MISSING

@@ -86,21 +86,26 @@ def discover(
 def open_traces(
     paths: Sequence[Path], rank_map: RankMap | None = None, options: LoadOptions | None = None
 ) -> tuple[TraceSet, ...]:
-    """Find, read and examine traces: one set per run.
+    """Find, read and examine traces: one set per run that gives a table. Of other runs, the reasons are among the first one's problems.
 
     Raises:
         InputError: a path does not exist, or no file gives a table (the reason of each is named).
         UsageError: an entry of the rank map matches no file.
     """
     opened = examine_traces(paths, rank_map, options)
-    if not any(traces.tables for traces in opened):
+    read = [traces for traces in opened if traces.tables]
+    if not read:
         reasons = [
             f"{problem.sentence.removesuffix('.')}; {problem.remedy}."
             for traces in opened
             for problem in traces.problems
         ]
         raise InputError("no trace could be read: " + " ".join(reasons))
-    return opened
+    apart = [
+        replace(problem, apart=True) for traces in opened if not traces.tables for problem in traces.problems
+    ]
+    first, *others = read
+    return (replace(first, problems=(*first.problems, *apart)), *others)
 
 
 def examine_traces(

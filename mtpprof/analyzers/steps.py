@@ -229,5 +229,6 @@ def step_columns(
 
 def join_steps(parts: list[dict[str, NDArray[Any]]], vocabulary: Vocabulary) -> Steps:
     """The steps of several tables, one after the other."""
+    parts = parts or [dict.fromkeys(STEP_COLUMNS, np.empty(0, np.int32))]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in STEP_COLUMNS}
     return Steps(texts=vocabulary.texts, **columns)

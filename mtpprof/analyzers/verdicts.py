@@ -181,6 +181,8 @@ class Problem:
     """How many events, bytes or ranks it concerns, where that is a number."""
     left_out: bool = False
     """The file gave no table: answers about the others stand, those across ranks do not."""
+    apart: bool = False
+    """The file is of another run than the one that it is named with: all answers about that one stand."""
 
     @property
     def severity(self) -> Severity:
@@ -190,6 +192,8 @@ class Problem:
     @property
     def forbids(self) -> frozenset[Answer]:
         """Answers that must be withheld because of it."""
+        if self.apart:
+            return _NONE
         forbids = VERDICTS[self.verdict].forbids
         return forbids & _CROSS if self.left_out else forbids
 

@@ -106,6 +106,26 @@ def test_the_sums_are_those_of_analyze(mtpprof: Call, run: RunDirectory, tmp_pat
     }
 
 
+def test_an_export_of_two_arms_beside_traces_is_skipped_and_named(mtpprof: Call, run: RunDirectory) -> None:
+    case = run.run().cases[0].id
+    beside = f"run/{case}/baseline/ab.json"
+    mtpprof("export", "run", "--compare", "baseline", "all-on", "-o", beside)
+    mtpprof("export", "run", "--compare", "baseline", "all-on", "-o", "alone.json")
+    for words in (
+        ("analyze", f"run/{case}/baseline"),
+        ("export", f"run/{case}/baseline", "-o", "out.json"),
+        ("compare", f"run/{case}/baseline", f"run/{case}/all-on"),
+    ):
+        answer = mtpprof(*words)
+        assert answer.returncode == 0, answer.stderr
+        assert f"{beside}: is an export of several runs" in answer.stdout + answer.stderr
+    alone = mtpprof("analyze", "alone.json")
+    assert alone.returncode == 3
+    assert alone.stderr.startswith(
+        "mtpprof: no trace could be read: alone.json: is an export of several runs"
+    )
+
+
 def test_steps_and_ranks_make_the_file_smaller(mtpprof: Call, run: RunDirectory) -> None:
     whole = summary(mtpprof("export", "run", "-o", "whole.json", "--format", "json"))
     part = summary(

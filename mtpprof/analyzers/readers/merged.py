@@ -35,7 +35,7 @@ def split(path: Path, table: EventTable, values: Mapping[str, Any]) -> tuple[Eve
         TraceFormatError: it is one of several arms.
     """
     if len(_list(values, "arms")) != 1:
-        reason = "is an export of several runs laid side by side; give the traces that it was made of"
+        reason = "is an export of several runs laid side by side, not the traces that it was made of"
         raise TraceFormatError(str(path), reason, verdict=Verdict.NOT_A_TRACE)
     pids = np.array([track.pid if isinstance(track.pid, int) else 0 for track in table.tracks], np.int64)
     of_row = pids[table.track] if len(table) else np.empty(0, np.int64)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from mtpprof.analyzers.analysis import analysis_of
 from mtpprof.analyzers.attribution import Options, Window, analyze
+from mtpprof.analyzers.grouping import BY
+from mtpprof.analyzers.perfetto.timeline import place
+from mtpprof.analyzers.sides import traces_of
+from mtpprof.analyzers.table import TraceSet
 from mtpprof.analyzers.verdicts import Problem, Verdict
 from mtpprof.analyzers.waits import WaitVerdict
+from mtpprof.cli.render.attribution import VIEWS, summary
 from tests.unit.analyzers.tables import GEMM, NCCL_AR, Trace, one_run
 
 MS = 1_000_000
@@ -29,6 +35,16 @@ def problem(verdict: Verdict) -> Problem:
 def test_no_collective_in_a_whole_trace_is_an_answer() -> None:
     found = analyze(one_run(steps(collective=GEMM).table(0, 1), world=1))
     assert (len(found.calls), found.no_answer, found.counts_are_exact) == (0, "", True)
+
+
+def test_a_run_without_a_table_has_no_answer_and_a_reason_in_every_view() -> None:
+    traces = TraceSet(label="x", tables=(), world_size=None)
+    found = traces_of(traces).found
+    assert found.no_answer == "x: no trace could be read."
+    assert analysis_of(found, BY).collective_calls is None
+    assert [view(found).rows for name, view in VIEWS.items() if name != "summary" and view(found).rows] == []
+    assert "no trace could be read" in str(summary(found).rows)
+    assert place("x", traces, found).shift_ns == ()
 
 
 @pytest.mark.parametrize("verdict", [Verdict.TRUNCATED, Verdict.DAMAGED_EVENTS, Verdict.DROPPED_EVENTS])

@@ -316,6 +316,18 @@ def test_an_export_of_two_arms_is_no_measurement_any_more(tmp_path: Path) -> Non
         open_traces([path])
 
 
+def test_an_export_of_two_arms_beside_traces_is_named_and_the_traces_are_answered(tmp_path: Path) -> None:
+    run = two_ranks()
+    Export([run]).write(tmp_path / "ranks.json", format_of(tmp_path / "ranks.json"))
+    Export([run, two_ranks("b")], compare=True).write(tmp_path / "ab.json", format_of(tmp_path / "ab.json"))
+    (again,) = open_traces([tmp_path])
+    found = analyze(again)
+    assert again.ranks == (0, 1)
+    assert group(found.calls, found.steps, ("kind",)) == group(run.found.calls, run.found.steps, ("kind",))
+    assert [item.answer for item in found.withheld if "ab.json" in item.reason] == ["another run"]
+    assert found.waits.share == run.found.waits.share
+
+
 def test_the_estimate_is_of_the_right_size(tmp_path: Path) -> None:
     run = two_ranks()
     for name in ("out.pftrace", "out.json"):
