@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mtpprof.cli.limits import MaxGb, load_options
-from mtpprof.cli.output import Format, stderr_console, write_json, write_tables
+from mtpprof.cli.output import Format, stderr_console, write_json, write_rows, write_tables
 from mtpprof.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def analyze(
     from mtpprof.analyzers.attribution import analyze as attribute
     from mtpprof.analyzers.discovery import open_traces, parse_rank_map
     from mtpprof.cli.render import attribution as render
+    from mtpprof.cli.render.rows import group_rows
 
     columns = _checked(by, DEFAULT_BY, _columns(), "--by")
     views = _checked(show, DEFAULT_SHOW, ("groups", *render.VIEWS, "all"), "--show")
@@ -94,7 +95,7 @@ def analyze(
     if style is Format.JSON:
         write_json([analysis_of(one, columns) for one in found])
     elif style is Format.CSV:
-        write_tables([render.groups_table(one, columns) for one in found], style)
+        write_rows(row for one in found for row in group_rows(one, columns))
     else:
         _write(found, views, columns, style)
     if all(one.no_answer for one in found):

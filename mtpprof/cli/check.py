@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtpprof.cli.output import Format, Table, stderr_console, write, write_json, write_tables
+from mtpprof.cli.output import Format, Table, stderr_console, stdout_console, write_json, write_tables
 from mtpprof.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def check(
         if table.rows:
             write_tables([table], style)
         else:
-            write(table.title)
+            stdout_console().print(table.title)
     if not answer.passed:
         stderr_console().print(f"mtpprof: {len(answer.over)} of {len(answer.rows)} limits are exceeded.")
         raise typer.Exit(ExitCode.CHECK_FAILED)

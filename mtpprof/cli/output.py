@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,10 @@ def _console(stream: Any) -> Console:
     from rich.console import Console
 
     class OurConsole(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            """Plain text in it may quote names that anybody wrote: none of them moves the cursor."""
+            super().print(*(printable(one) if isinstance(one, str) else one for one in objects), **options)
+
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # Rich would exit with 1, which says something else here
 
@@ -88,7 +92,9 @@ def _console(stream: Any) -> Console:
 
 
 def write(text: str) -> None:
-    """Write a result as it is."""
+    """Write a result that is data, not for a terminal: in UTF-8 whatever the locale, as its readers expect it."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # a file's name may be no Unicode at all
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
 
@@ -100,8 +106,26 @@ def write_json(value: Any) -> None:
     write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
+def write_rows(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows of plain values as CSV, all of one set of columns; None is empty. Control characters are escaped, as everywhere."""
+    buffer, columns = io.StringIO(), None
+    writer = csv.writer(buffer, lineterminator="\n")
+    for row in rows:
+        if columns is None:
+            columns = list(row)
+            writer.writerow(columns)
+        writer.writerow(map(_csv_value, row.values()))
+    write(buffer.getvalue())
+
+
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def write_tables(tables: Sequence[Table], style: Format) -> None:
-    """Write tables in a text format; `csv` puts all into one file with a column for the table's title."""
+    """Write tables in a text format."""
     if style is Format.TABLE:
         console = stdout_console()
         spell = spelling(console.encoding)
@@ -122,11 +146,13 @@ def _rich_table(table: Table, spell: Callable[[str], str]) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    title = Text(spell(table.title))
+    title = Text(spell(printable(table.title)))
     rich_table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
         rich_table.add_column(
-            Text(spell(column)), justify="right" if column in table.right else "left", overflow="fold"
+            Text(spell(printable(column))),
+            justify="right" if column in table.right else "left",
+            overflow="fold",
         )
     for row in table.rows:
         rich_table.add_row(*(Text(spell(printable(cell))) for cell in row))
@@ -170,8 +196,13 @@ def markdown(table: Table) -> str:
     lines.append("|" + "|".join("---:" if column in table.right else "---" for column in table.columns) + "|")
     lines += ["| " + " | ".join(_md_cell(cell) for cell in row) + " |" for row in table.rows]
     if table.note:
-        lines += ["", table.note]
+        lines += ["", harmless(table.note)]
     return "\n".join(lines)
+
+
+def harmless(sentence: str) -> str:
+    """A sentence for Markdown whose names cannot become emphasis or HTML; backticks around names stay."""
+    return printable(sentence).replace("*", "\\*").replace("<", "&lt;")
 
 
 def _md_cell(text: str) -> str:

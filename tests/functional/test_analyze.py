@@ -69,6 +69,7 @@ def test_csv_has_a_row_per_group_and_only_the_ranks_asked_for(mtpprof: Call) -> 
         ("2", "38"),
         ("2", "38"),
     ]
+    assert all(int(row["min_ns"]) <= int(row["median_ns"]) <= int(row["max_ns"]) for row in rows)
 
 
 def test_a_window_of_steps(mtpprof: Call) -> None:

@@ -46,8 +46,20 @@ def test_the_summary_fits_100_columns_and_names_the_next_command(made: RunDirect
 def test_formats_of_a_report(made: RunDirectory, mtpprof: Call) -> None:
     report = json.loads(mtpprof("report", str(made.root), "--format", "json").stdout)
     assert report["schema_version"] == 2
-    rows = list(csv.reader(io.StringIO(mtpprof("report", str(made.root), "--format", "csv").stdout)))
-    assert ["arm", "engaged", "calls", "payload", "wire", "step time", "verdict"] in rows
+    rows = list(csv.DictReader(io.StringIO(mtpprof("report", str(made.root), "--format", "csv").stdout)))
+    arms = [arm for case in report["cases"] for arm in case["arms"]]
+    assert [row["arm"] for row in rows] == [arm["name"] for arm in arms]
+    for row, arm in zip(rows, arms, strict=True):
+        totals = arm["totals"] or {}
+        for name in ("calls", "payload_bytes", "wire_bytes"):
+            assert (float(row[name]) if row[name] else None) == totals.get(name)
+    (row,) = csv.DictReader(
+        io.StringIO(
+            mtpprof("compare", f"{made.root}:baseline", f"{made.root}:all-on", "--format", "csv").stdout
+        )
+    )
+    assert (row["base_calls"], row["engaged"]) == ("22", "allreduce-norm-fusion+local-argmax")
+    assert 0 < int(row["arm_payload_bytes"]) < int(row["base_payload_bytes"])
     text = mtpprof("report", str(made.root), "--format", "md").stdout
     assert "| verdict |  | **within noise** | **saved 5.0 %** | **saved 5.0 %** |" in text
     assert "layers.\\*.moe.latent" in text

@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 from mtpprof.analyzers.comparison import ComparisonReport
 from mtpprof.analyzers.report import Report
-from mtpprof.cli.output import Format, stdout_console, write, write_json, write_tables
+from mtpprof.cli.output import Format, stdout_console, write, write_json, write_rows, write_tables
 from mtpprof.cli.render.comparison import comparison_tables
 from mtpprof.cli.render.html import comparison_page, report_page
 from mtpprof.cli.render.pullrequest import pull_request
-from mtpprof.cli.render.report import case_tables, heading, tables
+from mtpprof.cli.render.report import case_tables, heading
+from mtpprof.cli.render.rows import comparison_rows, report_rows
 from mtpprof.cli.render.savings import summary_table
 from mtpprof.cli.reportformat import ReportFormat
 
@@ -38,23 +39,22 @@ def _comparison_as_tables(answer: ComparisonReport) -> None:
         write_tables(comparison_tables(comparison), Format.TABLE)
 
 
-def _comparison_as(style: Format) -> Callable[[ComparisonReport], None]:
-    return lambda answer: write_tables(
-        [table for comparison in answer.comparisons for table in comparison_tables(comparison)], style
-    )
+def _comparison_as_markdown(answer: ComparisonReport) -> None:
+    tables = [table for comparison in answer.comparisons for table in comparison_tables(comparison)]
+    write_tables(tables, Format.MD)
 
 
 REPORTS: dict[ReportFormat, Callable[[Report], None]] = {
     ReportFormat.TABLE: _report_as_tables,
     ReportFormat.JSON: write_json,
-    ReportFormat.CSV: lambda report: write_tables(tables(report), Format.CSV),
+    ReportFormat.CSV: lambda report: write_rows(report_rows(report)),
     ReportFormat.MD: lambda report: write(pull_request(report)),
     ReportFormat.HTML: lambda report: write(report_page(report)),
 }
 COMPARISONS: dict[ReportFormat, Callable[[ComparisonReport], None]] = {
     ReportFormat.TABLE: _comparison_as_tables,
     ReportFormat.JSON: write_json,
-    ReportFormat.CSV: _comparison_as(Format.CSV),
-    ReportFormat.MD: _comparison_as(Format.MD),
+    ReportFormat.CSV: lambda answer: write_rows(comparison_rows(answer)),
+    ReportFormat.MD: _comparison_as_markdown,
     ReportFormat.HTML: lambda answer: write(comparison_page(answer)),
 }

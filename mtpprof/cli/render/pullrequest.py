@@ -7,11 +7,11 @@ from itertools import chain
 
 from mtpprof.analyzers.report import ArmReport, CaseReport, Report
 from mtpprof.analyzers.savings import Difference
-from mtpprof.analyzers.stats import Claim
-from mtpprof.cli.output import Table, markdown, printable
+from mtpprof.cli.output import Table, harmless, markdown
 from mtpprof.cli.render.report import heading, redundant_notes
 from mtpprof.cli.render.savings import (
     change_row,
+    claim_notes,
     engaged_text,
     engagement_notes,
     interval_text,
@@ -39,8 +39,8 @@ def _case(case: CaseReport) -> str:
     table = Table(
         title="", columns=("per step and rank", *(arm.name for arm in arms)), rows=rows, right=frozenset()
     )
-    notes = [f"- {_harmless(note)}" for note in _notes(case)]
-    return "\n".join([f"### {heading(case)}", "", markdown(table), "", *notes])
+    notes = [f"- {_line(note)}" for note in _notes(case)]
+    return "\n".join([f"### {_line(heading(case))}", "", markdown(table), "", *notes])
 
 
 def _engaged(arm: ArmReport, base: ArmReport, difference: Difference | None) -> str:
@@ -127,12 +127,12 @@ def _notes(case: CaseReport) -> Iterator[str]:
         if found:
             yield f"`{difference.arm}`: {'; '.join(_change(change_row(change)) for change in found)}."
         yield from engagement_notes(difference)
+        yield from claim_notes(difference)
     for effect in case.effects:
         if effect.step is not None:
-            claim = effect.claim if effect.claim in (Claim.SAVED, Claim.SLOWER) else "within noise"
             name = " × ".join(f"`{one}`" for one in effect.optimizations)
             kind = "interaction of" if len(effect.optimizations) > 1 else "by itself, over all arms,"
-            yield f"{kind} {name}: {interval_text(effect.step)} ({claim})."
+            yield f"{kind} {name}: {interval_text(effect.step)} ({effect.claim})."
     noise = next((one for one in case.differences if one.step.noise), None)
     if noise is not None and noise.step.noise is not None:
         yield noise_text(noise.step.noise, noise.step.base_ns)
@@ -141,9 +141,8 @@ def _notes(case: CaseReport) -> Iterator[str]:
         yield f"`{name}` does not apply: {reason}."
 
 
-def _harmless(sentence: str) -> str:
-    """A sentence whose names cannot become emphasis or HTML; the backticks around names stay."""
-    return printable(sentence).replace("*", "\\*").replace("<", "&lt;")
+def _line(text: str) -> str:
+    return harmless(text).replace("\n", " ")
 
 
 def _change(cells: tuple[str, ...]) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
-from mtpprof.analyzers.report import ArmReport, CaseReport, Report
+from mtpprof.analyzers.report import ArmReport, CaseReport
 from mtpprof.analyzers.savings import Difference
 from mtpprof.analyzers.totals import Group
 from mtpprof.cli.output import Table
@@ -23,15 +22,6 @@ from mtpprof.cli.render.savings import (
 from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, time_text
 
 BASELINE = "baseline"
-
-
-def tables(report: Report) -> list[Table]:
-    """All tables of all cases, each titled with its case."""
-    return [
-        replace(table, title=f"{heading(case)}: {table.title}")
-        for case in report.cases
-        for table in case_tables(case)
-    ]
 
 
 def case_tables(case: CaseReport) -> list[Table]:

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtpprof.cli.output import Format, Table, comma_separated, markdown, printable, spelling, write_tables
+from mtpprof.cli.output import (
+    Format,
+    Table,
+    comma_separated,
+    markdown,
+    printable,
+    spelling,
+    stdout_console,
+    write,
+    write_rows,
+    write_tables,
+)
 
 CELLS = st.text(max_size=20)
 
@@ -43,6 +54,35 @@ def test_nothing_printed_moves_the_cursor(text: str) -> None:
 def test_names_are_never_markup(capsys: pytest.CaptureFixture[str], text: str) -> None:
     write_tables([table((text, "1"))], Format.TABLE)
     assert printable(text) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("style", [Format.TABLE, Format.MD])
+@pytest.mark.parametrize("text", ["\x1b[2J", "\x1b]0;title\x07", "\u202ereversed", "a\rb", "\x9b31m"])
+def test_titles_columns_and_notes_are_plain_too(
+    capsys: pytest.CaptureFixture[str], style: Format, text: str
+) -> None:
+    write_tables([Table(title=text, columns=(text,), rows=[("x",)], note=text)], style)
+    stdout_console().print(text)
+    out = capsys.readouterr().out
+    assert all(c.isprintable() or c == "\n" for c in out)
+    assert out.replace("\\\\", "\\").count(printable(text)) == 4
+
+
+def test_notes_are_no_html_in_markdown() -> None:
+    noted = Table(title="", columns=("x",), rows=[], note="<script> and *this* and `that`")
+    assert markdown(noted).endswith("\n\n&lt;script> and \\*this\\* and `that`")
+
+
+def test_rows_are_plain_values(capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows([{"name": "a,b", "n": 3.0, "x": None}, {"name": "\x1b", "n": 0.5, "x": True}])
+    assert capsys.readouterr().out == 'name,n,x\n"a,b",3,\n\\x1b,0.5,True\n'
+
+
+def test_data_is_utf8_whatever_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    write("± \udcff")
+    assert raw.getvalue() == "± ?\n".encode()
 
 
 def test_a_table_that_would_be_squeezed_is_written_as_entries(

@@ -1,0 +1,129 @@
+"""Answers as rows of plain values, for CSV: a row a thing, units in the names of columns, nothing where nothing is known.
+
+What is for people (tables with rounded figures and signs) is no data, so it is not what CSV holds; everything else that an answer
+says is in its JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mtpprof.analyzers.attribution import Attribution
+from mtpprof.analyzers.comparison import ComparisonReport
+from mtpprof.analyzers.engagement import Engaged, Engagement
+from mtpprof.analyzers.grouping import group
+from mtpprof.analyzers.report import ArmReport, Report
+from mtpprof.analyzers.savings import Difference, StratumDifference
+
+Row = dict[str, Any]
+GROUP_FIGURES = (
+    "calls",
+    "fused_calls",
+    "transient_calls",
+    "ranks",
+    "payload_bytes",
+    "bytes_known",
+    "bytes_measured",
+    "wire_bytes",
+    "wire_known",
+    "sum_ns",
+    "busy_ns",
+    "exposed_ns",
+    "wait_ns",
+    "transfer_ns",
+    "wait_known",
+    "min_ns",
+    "median_ns",
+    "max_ns",
+    "busbw_gb_per_s",
+    "busbw_basis",
+)
+CASE_FIELDS = ("model", "scale", "tp", "concurrency", "draft_tokens", "dtype")
+TOTALS = ("calls", "payload_bytes", "wire_bytes", "collective_ns")
+
+
+def group_rows(found: Attribution, by: tuple[str, ...]) -> Iterator[Row]:
+    """Sums of the calls of one run by the columns `by`, all ranks together; a known sum is of the `…_known` calls."""
+    for entry in group(found.calls, found.steps, by):
+        yield {
+            "traces": found.label,
+            **{name: entry.key[name] for name in by},
+            **{name: getattr(entry, name) for name in GROUP_FIGURES},
+        }
+
+
+def report_rows(report: Report) -> Iterator[Row]:
+    """A row an arm: what it does in a step and rank, and its difference to its baseline."""
+    for case in report.cases:
+        differences = {difference.arm: difference for difference in case.differences}
+        for arm in case.arms:
+            yield {
+                "case": case.id,
+                **{name: getattr(case, name) for name in CASE_FIELDS},
+                "arm": arm.name,
+                "repeats": arm.repeats,
+                "enabled": "+".join(arm.enabled),
+                **_arm(arm),
+                "base": differences[arm.name].base if arm.name in differences else None,
+                **{f"{name}_change": getattr(differences.get(arm.name), name, None) for name in TOTALS},
+                **_step_change(differences.get(arm.name)),
+                "missing": arm.missing,
+            }
+
+
+def _arm(arm: ArmReport) -> Row:
+    return {
+        "engaged": _engaged(arm.engagement),
+        "as_expected": arm.as_expected,
+        **{name: getattr(arm.totals, name, None) for name in TOTALS},
+        "step_mean_ns": arm.step.mean_ns if arm.step else None,
+        "step_median_ns": arm.step.median_ns if arm.step else None,
+        "profiled_step_ns": arm.profiled_step_ns,
+        "acceptance_length": arm.acceptance_length,
+        "tokens_per_s": arm.throughput.tokens_per_s if arm.throughput else None,
+        "same_output": arm.output.same if arm.output else None,
+    }
+
+
+def _engaged(engagement: dict[str, Engagement]) -> str:
+    return "+".join(name for name, found in engagement.items() if found.verdict == Engaged.ENGAGED)
+
+
+def _step_change(difference: Difference | None) -> Row:
+    step = difference.step if difference else None
+    interval = step.difference if step else None
+    return {
+        "step_change_ns": interval.estimate if interval else None,
+        "step_change_low_ns": interval.low if interval else None,
+        "step_change_high_ns": interval.high if interval else None,
+        "noise_floor_ns": difference.noise_ns if difference else None,
+        "claim": step.claim if step else None,
+    }
+
+
+def comparison_rows(answer: ComparisonReport) -> Iterator[Row]:
+    """A row a batch of each comparison, per step and rank; where nothing compares, one row without a batch."""
+    for comparison in answer.comparisons:
+        difference = comparison.difference
+        for stratum in difference.strata or (None,):
+            yield {
+                "title": comparison.title,
+                "base": comparison.base.name,
+                "arm": comparison.arm.name,
+                "engaged": _engaged(difference.engagement),
+                **_stratum(stratum),
+                **_step_change(difference),
+            }
+
+
+def _stratum(stratum: StratumDifference | None) -> Row:
+    names = ("batch", "arm_batch", "same_batch", "base_steps", "arm_steps")
+    return {
+        **{name: getattr(stratum, name, None) for name in names},
+        **{
+            f"{side}_{name}": getattr(getattr(stratum, side, None), name, None)
+            for name in TOTALS
+            for side in ("base", "arm")
+        },
+    }
