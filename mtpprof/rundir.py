@@ -55,8 +55,10 @@ MAX_HOLDER_BYTES = 4096
 
 FolderName = Annotated[str, msgspec.Meta(pattern=r"^(?!\.+$)[A-Za-z0-9._+-]{1,200}$")]
 """A name that is one folder below the run, whatever wrote it."""
-Ranks = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+MAX_RANKS = 65_536
+Ranks = Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
+MAX_COUNT = 1_000_000
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 Status = Literal["running", "complete", "interrupted", "failed"]
 
@@ -203,6 +205,16 @@ class OutputsRecord(Record, frozen=True, kw_only=True):
     rounds: list[RoundOutputs]
 
 
+class RecordError(InputError):
+    """A file of a run directory that cannot be used."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        self.path = path
+        self.finding = f"{path}: {reason}"
+        """What is so, without what to do about it."""
+        super().__init__(f"{self.finding}; {remedy}.")
+
+
 def _check_rectangular(step_ns: list[list[int]]) -> None:
     if len({len(steps) for steps in step_ns}) > 1:
         raise ValueError("the ranks have different numbers of steps")
@@ -317,12 +329,20 @@ class RunDirectory:
         return False
 
     def timing(self, case: str, arm: str) -> TimingRecord | None:
-        """Timed windows of an arm; None: it has none yet."""
+        """Timed windows of an arm; None: it has none yet.
+
+        Raises:
+            RecordError: the file is damaged.
+        """
         path = self.arm(case, arm) / TIMING_FILE
         return self._read(path, TimingRecord) if path.exists() else None
 
     def outputs(self, case: str, arm: str) -> OutputsRecord | None:
-        """Outputs of an arm; None: it has none yet."""
+        """Outputs of an arm; None: it has none yet.
+
+        Raises:
+            RecordError: the file is damaged.
+        """
         path = self.arm(case, arm) / OUTPUTS_FILE
         return self._read(path, OutputsRecord) if path.exists() else None
 
@@ -354,33 +374,26 @@ class RunDirectory:
             os.close(fd)
 
     def _read(self, path: Path, kind: type[RecordT]) -> RecordT:
+        elsewhere = "give the directory of a run made by `mtpprof run`"
         try:
             if not stat.S_ISREG(path.stat().st_mode):
-                raise InputError(
-                    f"{path}: not a regular file; give the directory of a run made by `mtpprof run`."
-                )
+                raise RecordError(path, "not a regular file", elsewhere)
             with path.open("rb") as stream:
                 data = stream.read(MAX_JSON_BYTES + 1)
         except OSError as error:
-            raise InputError(
-                f"{path}: {error.strerror}; give the directory of a run made by `mtpprof run`."
-            ) from error
+            raise RecordError(path, error.strerror or "cannot be read", elsewhere) from error
         if len(data) > MAX_JSON_BYTES:
-            raise InputError(
-                f"{path}: more than {MAX_JSON_BYTES} bytes; a file of a run directory is smaller."
+            raise RecordError(
+                path, f"more than {MAX_JSON_BYTES} bytes", "a file of a run directory is smaller"
             )
         try:
             version = msgspec.json.decode(data, type=_Versioned).schema_version
             if version > SCHEMA_VERSION:
-                raise InputError(
-                    f"{path}: written in format {version} by a newer mtpprof (this one reads up to {SCHEMA_VERSION}); "
-                    f"update mtpprof."
-                )
+                newer = f"written in format {version} by a newer mtpprof (this one reads up to {SCHEMA_VERSION})"
+                raise RecordError(path, newer, "update mtpprof")
             return msgspec.json.decode(data, type=kind)
         except msgspec.MsgspecError as error:
-            raise InputError(
-                f"{path}: not readable as {kind.__name__} ({error}); the file is damaged, run again."
-            ) from error
+            raise RecordError(path, f"the file is damaged ({error})", "run again") from error
 
 
 class EventFollower:

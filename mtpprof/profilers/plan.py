@@ -19,12 +19,14 @@ from mtpprof.models.hf import resolve_model
 from mtpprof.models.ledger import Workload
 from mtpprof.models.optimizations import CATALOGUE, Eligibility, all_optimizations
 from mtpprof.models.spec import ModelSpec, Scale
-from mtpprof.rundir import BASELINE
+from mtpprof.rundir import BASELINE, MAX_BLOCKS, MAX_COUNT, MAX_RANKS
 
 BASELINE_REPEAT = "baseline-repeat"
 ALL_ON = "all-on"
 DEFAULT_MODELS = ("deepseek-v3.2", "nemotron-3-super")
 DEFAULT_DRAFT_TOKENS = 3
+MAX_SEED = 2**63 - 1
+"""What a generator of torch takes."""
 MAX_VARIED = 5
 
 Setting = Literal["on", "off", "both"]
@@ -118,15 +120,16 @@ def make_cases(options: PlanOptions) -> tuple[Case, ...]:
 
 
 def _check_numbers(options: PlanOptions) -> None:
-    for name, value, least in (
-        ("--tp", options.tp, 1),
-        ("--prompt-len", options.prompt_len, 1),
-        ("--rounds", options.rounds, 1),
-        ("--draft-tokens", options.draft_tokens or 0, 0),
-        *(("--concurrency", value, 1) for value in options.concurrency or ()),
+    for name, value, least, most in (
+        ("--tp", options.tp, 1, MAX_RANKS),
+        ("--prompt-len", options.prompt_len, 1, MAX_COUNT),
+        ("--rounds", options.rounds, 1, MAX_COUNT),
+        ("--draft-tokens", options.draft_tokens or 0, 0, MAX_BLOCKS),
+        ("--seed", options.seed, 0, MAX_SEED),
+        *(("--concurrency", value, 1, MAX_COUNT) for value in options.concurrency or ()),
     ):
-        if value < least:
-            raise UsageError(f"{name} {value}: must be {least} or more.")
+        if not least <= value <= most:
+            raise UsageError(f"{name} {value}: must be from {least} to {most}.")
 
 
 def _draft_tokens(spec: ModelSpec, asked: int | None) -> int:

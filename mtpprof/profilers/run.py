@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import secrets
 import time
@@ -35,7 +34,7 @@ from mtpprof.profilers.experiment import remaining
 from mtpprof.profilers.plan import Case, PlanOptions, make_cases
 from mtpprof.profilers.recording import NSYS, choose_recording, keep_reports, recorded
 from mtpprof.profilers.supervise import OnEvent, orderly_signals, supervise
-from mtpprof.rundir import RUN_FILE, SCHEMA_VERSION, ArmRecord, CaseRecord, RunDirectory, RunRecord
+from mtpprof.rundir import MAX_COUNT, RUN_FILE, SCHEMA_VERSION, ArmRecord, CaseRecord, RunDirectory, RunRecord
 
 DEFAULT_ROOT = Path("runs")
 ENGINES: dict[str, Callable[[], Engine]] = {"reference": ReferenceEngine, "vllm": VllmEngine}
@@ -133,8 +132,9 @@ def check_request(options: RunOptions) -> Request:
         ("--profile-steps", options.profile_steps, 1),
         ("--timeout", options.timeout_s, 1),
     ):
-        if not least <= value < math.inf:
-            raise UsageError(f"{name} {value:g}: must be a number, {least} or more.")
+        if not least <= value <= MAX_COUNT:
+            raise UsageError(f"{name} {value}: must be a number from {least} to {MAX_COUNT}.")
+    _check_nodes(options.nodes)
     choice = choose_engine(options.engine, options.device, options.plan.tp, options.nodes)
     if options.engine_arguments and choice.engine != "vllm":
         raise UsageError(
@@ -208,6 +208,7 @@ def resume_run(folder: Path, nodes: Nodes) -> tuple[RunRecord, RunDirectory]:
         InputError: not a run directory.
         MtpprofError: the machine no longer has what it needs.
     """
+    _check_nodes(nodes)
     directory = RunDirectory(folder.absolute())
     run = msgspec.structs.replace(directory.run(), status="running", error=None, id=secrets.token_hex(4))
     if run.engine not in ENGINES:
@@ -296,6 +297,15 @@ def _mark(directory: RunDirectory, run: RunRecord) -> None:
         directory.write_run(run)
     except OSError:
         return
+
+
+def _check_nodes(nodes: Nodes) -> None:
+    if nodes.count < 1:
+        raise UsageError(f"--nnodes {nodes.count}: must be 1 or more.")
+    if not 0 <= nodes.rank < nodes.count:
+        raise UsageError(
+            f"--node-rank {nodes.rank}: the hosts of --nnodes {nodes.count} are numbered from 0 to {nodes.count - 1}."
+        )
 
 
 def _transport(asked: Transport, choice: Choice, nodes: Nodes) -> str:

@@ -54,7 +54,7 @@ class Standing:
         return self.running
 
     def last_words(self) -> str:
-        return "--tp 0: must be 1 or more."
+        return "--tp 0: must be from 1 to 65536."
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ async def test_a_run_that_did_not_start_says_why(standing: type[Standing], tmp_p
         standing.started[0].running = False
         app._tick()
         await pilot.pause()
-        assert "--tp 0: must be 1 or more" in text_of(app, "#progress")
+        assert "--tp 0: must be from 1 to 65536" in text_of(app, "#progress")
         await pilot.press("q")
         await pilot.pause()
         assert app._exit
