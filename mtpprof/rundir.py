@@ -389,7 +389,9 @@ class RunDirectory:
         try:
             version = msgspec.json.decode(data, type=_Versioned).schema_version
             if version > SCHEMA_VERSION:
-                newer = f"written in format {version} by a newer mtpprof (this one reads up to {SCHEMA_VERSION})"
+                newer = (
+                    f"written in format {version} by a newer mtpprof (this one reads up to {SCHEMA_VERSION})"
+                )
                 raise RecordError(path, newer, "update mtpprof")
             return msgspec.json.decode(data, type=kind)
         except msgspec.MsgspecError as error:

@@ -26,7 +26,7 @@ from mtpprof.analyzers.sides import Side
 from mtpprof.analyzers.stats import CONFIDENCE, mean_interval
 from mtpprof.analyzers.strata import Form, Stratum, Sum, added
 from mtpprof.errors import InputError
-from mtpprof.rundir import Record
+from mtpprof.rundir import TIMING_FILE, Record
 
 BUDGET_SCHEMA_VERSION = 1
 TOLERANCE = 0.05
@@ -329,7 +329,7 @@ def _check_time(arm: ArmBudget, side: Side, budget: Budget) -> Iterator[BudgetRo
     if (side.setting.get("machine", ""), side.device) != (arm.machine, arm.device):
         reason = f"the budget was measured on another machine ({arm.machine}, {arm.device})"
     elif interval is None:
-        reason = "fewer than two rounds"
+        reason = side.unreadable.get(TIMING_FILE, "fewer than two rounds")
     if reason or interval is None:
         yield _row(arm, "step time", Status.UNCHECKED, limit=arm.step_ns, note=reason)
         return

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mtpprof.analyzers.redundant import Excess, LedgerCheck, check_ledger, check_workload
+from mtpprof.analyzers.redundant import Excess, LedgerCheck, check_ledger, check_workload, misfit, unproved
 from mtpprof.analyzers.savings import Difference, compare_sides
 from mtpprof.analyzers.sides import Side, find_arm, find_case, run_side, trace_side
 from mtpprof.errors import InputError, UsageError
@@ -39,6 +39,8 @@ class SideSummary(Record, frozen=True, kw_only=True):
     """Collectives that the ledger with every exact optimization on does not have; empty also where no model is known."""
     unchecked: list[str]
     """Batches that were not held against the ledger, with the reason."""
+    note: str = ""
+    """Which model the side is held against where none is recorded, or why against none; empty: nothing to say."""
 
 
 class Comparison(Record, frozen=True, kw_only=True):
@@ -129,8 +131,23 @@ def _pairs(base: Target, arm: Target, spec: ModelSpec | None) -> Iterator[tuple[
     else:
         run, other = (base, arm) if base.is_run else (arm, base)
         side = _only_arm(run)
-        traces = trace_side([other.path], other.path.name, spec or side.spec)
+        traces = trace_side([other.path], other.path.name, spec)
+        if spec is None:
+            traces = _lent(traces, side, other.path)
         yield (side, traces) if base.is_run else (traces, side)
+
+
+def _lent(traces: Side, run: Side, path: Path) -> Side:
+    """A capture without a model with that of the run, where its messages show that it is of it; else as it was, with the reason."""
+    if run.spec is None or traces.traces is None:
+        return traces
+    if reason := unproved(traces.traces.strata, run.spec):
+        return replace(traces, note=f"{reason}: not held against the ledger of {run.label}; give --model")
+    note = (
+        f"no model is recorded; all-reduces are as wide as those of {run.spec.name} ({run.spec.scale}), the model of {run.label}, "
+        f"which is taken for it"
+    )
+    return replace(trace_side([path], traces.label, run.spec), note=note)
 
 
 def _short_names(base: Path, arm: Path) -> tuple[str, str]:
@@ -256,6 +273,7 @@ def _summary(side: Side) -> SideSummary:
         ledger=checked.enabled,
         excess=checked.excess,
         unchecked=checked.skipped,
+        note=side.note,
     )
 
 
@@ -264,6 +282,7 @@ def side_ledger(side: Side) -> LedgerCheck:
 
     Raises:
         UsageError: the model cannot be run at the side's tensor-parallel size.
+        InputError: the messages are those of another model.
     """
     found = LedgerCheck(excess=[], enabled={}, skipped=[])
     if side.spec is None or side.traces is None:
@@ -274,6 +293,8 @@ def side_ledger(side: Side) -> LedgerCheck:
             found.excess.extend(part.excess)
             found.enabled.update(part.enabled)
         return found
+    if reason := misfit(side.traces.strata, side.spec):
+        raise InputError(f"{side.label}: {reason}: not this model; give its own with --model.")
     tp = side.traces.found.world_size or len(side.traces.found.ranks)
     side.spec.check_tp(tp)
     drafts = side.traces.steps.draft_tokens

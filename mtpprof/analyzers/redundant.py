@@ -3,6 +3,9 @@
 The ledger is a function of the model's dimensions and the batch, so one capture suffices: no second run, no timing. Sites and
 phases are left out of the comparison, since an engine's own trace does not name them; kind, shape and dtype decide. What is
 missing against the ledger is reported as well: a reduction that is skipped and needed gives wrong results, silently.
+
+A ledger of another model has something to say of every collective, all of it wrong. So a capture is held against a model only
+where its messages have that model's hidden width (`misfit`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, combinations
+from math import prod
 
 from mtpprof.analyzers.changes import site_patterns
 from mtpprof.analyzers.expected import shape_text
@@ -104,6 +108,37 @@ def check_workload(stratum: Stratum, spec: ModelSpec, workload: Workload) -> Led
     """
     found = LedgerCheck(excess=[], enabled={}, skipped=[])
     _check(stratum, spec, workload, base_ledger(spec, workload), found)
+    return found
+
+
+def misfit(strata: Iterable[Stratum], spec: ModelSpec) -> str:
+    """Why messages cannot be those of `spec`, as half a sentence; empty: nothing speaks against it.
+
+    The width that most collectives have is the hidden one: the embedding, every attention block and every MLP issue it.
+    """
+    widths = _widths(strata)
+    common = [width for width, calls in widths.items() if calls == max(widths.values())]
+    if not common or spec.hidden_size in common:
+        return ""
+    return f"messages are {common[0]} wide, the hidden width of {spec.name} is {spec.hidden_size}"
+
+
+def unproved(strata: Iterable[Stratum], spec: ModelSpec) -> str:
+    """Why messages do not show that they are those of `spec`, as half a sentence; empty: all reductions are as wide as its own."""
+    seen = _widths(strata, Kind.ALL_REDUCE)
+    own = {spec.hidden_size} | ({spec.moe.latent_size} if spec.moe and spec.moe.latent_size else set())
+    if strange := sorted(set(seen) - own):
+        return f"all-reduces are {strange[0]} wide, and those of {spec.name} {' or '.join(map(str, sorted(own)))}"
+    return "" if seen[spec.hidden_size] else "the widths of its all-reduces are not known"
+
+
+def _widths(strata: Iterable[Stratum], kind: Kind | None = None) -> Counter[int]:
+    """Calls by the width of their message, where that is known."""
+    found: Counter[int] = Counter()
+    for stratum in strata:
+        for form, total in stratum.forms.items():
+            if form.shape and kind in (None, form.kind):
+                found[int(form.shape.rpartition("x")[2])] += total.calls
     return found
 
 
@@ -204,11 +239,13 @@ def _excess(
     over = {size: count - expected[size] for size, count in observed.items() if count > expected[size]}
     under = {size: expected[size] - observed.get(size, Fraction(0)) for size in expected}
     under = {size: count for size, count in under.items() if count > 0}
+    oversized: dict[Size, Fraction] = {}
+    for size in sorted(over, key=_bytes):
+        over[size] -= _taken(under, over[size], [other for other in under if _may_be(size, other)])
+        oversized[size] = _taken(under, over[size], [other for other in under if _is_larger(size, other)])
     for size, count in over.items():
-        lacking = sum((left for other, left in under.items() if other[0] == size[0]), Fraction(0))
-        oversized = min(count, lacking)
-        _use_up(under, size[0], oversized)
-        for what, number in ((OVERSIZED, oversized), (REDUNDANT, count - oversized)):
+        large = oversized.get(size, Fraction(0))
+        for what, number in ((OVERSIZED, large), (REDUNDANT, count - large)):
             if number:
                 yield _entry(what, stratum, size, number, base, saviours.get(size))
     for size, count in under.items():
@@ -216,12 +253,33 @@ def _excess(
             yield _entry(MISSING_CALL, stratum, size, count, base, None)
 
 
-def _use_up(under: dict[Size, Fraction], kind: str, count: Fraction) -> None:
-    for size in under:
-        if size[0] == kind:
-            used = min(count, under[size])
-            under[size] -= used
-            count -= used
+def _bytes(size: Size) -> int:
+    """Bytes of one rank's input; 0: not known."""
+    _, shape, dtype = size
+    return prod(_dims(shape)) * DTYPE_BYTES.get(dtype, 0) if shape else 0
+
+
+def _may_be(seen: Size, expected: Size) -> bool:
+    """Whether a call whose size is not known, or not whole, can be one that is expected."""
+    return all(ours in ("", theirs) for ours, theirs in zip(seen, expected, strict=True))
+
+
+def _is_larger(seen: Size, expected: Size) -> bool:
+    return seen[0] == expected[0] and 0 < _bytes(expected) < _bytes(seen)
+
+
+def _taken(under: dict[Size, Fraction], most: Fraction, sizes: Iterable[Size]) -> Fraction:
+    """How many of the calls that lack have one of `sizes`, at most `most`; they are taken off."""
+    taken = Fraction(0)
+    for size in sizes:
+        used = min(most - taken, under[size])
+        under[size] -= used
+        taken += used
+    return taken
+
+
+def _dims(shape: str) -> list[int]:
+    return [int(part) for part in shape.split("x")] if shape else []
 
 
 def _entry(
@@ -233,7 +291,7 @@ def _entry(
     saviour: str | None,
 ) -> Excess:
     kind, shape, dtype = size
-    dims = [int(part) for part in shape.split("x")] if shape else []
+    dims = _dims(shape)
     entries = [entry for entry in base if _size(entry) == size]
     group = base[0].group_size if base else 1
     return Excess(

@@ -31,7 +31,16 @@ from mtpprof.errors import InputError
 from mtpprof.models.ledger import Workload
 from mtpprof.models.optimizations import CATALOGUE, OPT_IN, expected_collectives
 from mtpprof.models.spec import ModelSpec
-from mtpprof.rundir import ArmRecord, CaseRecord, OutputsRecord, Record, RunDirectory, RunRecord
+from mtpprof.rundir import (
+    OUTPUTS_FILE,
+    TIMING_FILE,
+    ArmRecord,
+    CaseRecord,
+    OutputsRecord,
+    Record,
+    RunDirectory,
+    RunRecord,
+)
 
 REPORT_SCHEMA_VERSION = 2
 BASELINE = "baseline"
@@ -80,8 +89,8 @@ class ArmReport(Record, frozen=True, kw_only=True):
     repeats: str | None
     missing: str | None
     """Why some of the figures are not known; None: all are."""
-    trace_damaged: bool = False
-    """A trace is there that is not what the run recorded; `missing` says which and why."""
+    damaged: bool = False
+    """What the run recorded of it is not there as it was recorded, or in a complete run not at all; `missing` says what and why."""
     groups: list[Group]
     totals: Totals | None
     as_expected: bool | None
@@ -133,12 +142,9 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def damaged(self) -> list[str]:
-        """One sentence for every arm about which nothing is said because a trace of it is damaged."""
+        """One sentence for every arm of which figures are missing because a file of it is damaged or gone."""
         return [
-            f"{case.id}, {arm.name}: {arm.missing}"
-            for case in self.cases
-            for arm in case.arms
-            if arm.trace_damaged
+            f"{case.id}, {arm.name}: {arm.missing}" for case in self.cases for arm in case.arms if arm.damaged
         ]
 
 
@@ -244,9 +250,7 @@ def _arm_report(
     spec, workload, traces = side.spec, side.workload, side.traces
     assert spec is not None
     assert workload is not None
-    missing = [side.missing] if traces is None and arm.repeats is None else []
-    if len(side.windows) < run.rounds:
-        missing.append(f"{len(side.windows)} of {run.rounds} rounds timed")
+    missing = _missing(run, arm, side)
     calls = numbered_calls(traces) if traces else None
     mismatches = [] if calls is None else _mismatches(calls, case, spec, workload, arm)
     accepted = acceptance(side.outputs)
@@ -255,7 +259,7 @@ def _arm_report(
         enabled=arm.enabled,
         repeats=arm.repeats,
         missing="; ".join(missing) or None,
-        trace_damaged=side.damaged,
+        damaged=side.damaged or bool(side.unreadable) or (run.status == "complete" and bool(missing)),
         groups=[] if calls is None else groups_of(calls),
         totals=None if calls is None else totals_of(calls),
         as_expected=None if calls is None else not mismatches,
@@ -277,6 +281,18 @@ def numbered_calls(traces: Traces) -> Calls:
     """The calls with `step` as the number that the run gave it; -1: outside the counted steps."""
     calls, steps = traces.calls, traces.steps
     rows = steps.rows_of(calls.table, calls.step)
+def _missing(run: RunRecord, arm: ArmRecord, side: Side) -> list[str]:
+    """What of an arm is not known, with the reasons."""
+    missing = [side.missing] if side.traces is None and arm.repeats is None else []
+    missing += side.unreadable.values()
+    timed, given = len(side.windows), len(side.outputs.rounds) if side.outputs else 0
+    if timed < run.rounds and TIMING_FILE not in side.unreadable:
+        missing.append(f"{timed} of {run.rounds} rounds timed")
+    if given < timed and OUTPUTS_FILE not in side.unreadable:
+        missing.append(f"outputs of {given} of {timed} rounds")
+    return missing
+
+
     inside = rows != MISSING
     number = np.full(len(calls), MISSING, np.int32)
     number[inside] = steps.number[rows[inside]]

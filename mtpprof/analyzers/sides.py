@@ -6,8 +6,8 @@ came from. What a side does not have (timing without a profiler, outputs, the mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -32,6 +32,8 @@ from mtpprof.rundir import (
     ArmRecord,
     CaseRecord,
     OutputsRecord,
+    RecordError,
+    RecordT,
     RunDirectory,
     RunRecord,
     TimingRecord,
@@ -61,6 +63,8 @@ class Side:
     """Why `traces` is None; empty: it is not."""
     damaged: bool = False
     """`traces` is None because files are there that are not what the run recorded."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Files of the run beside the traces that cannot be used, each with the reason: what they hold is missing here."""
     windows: dict[int, tuple[int, ...]]
     """Per round, the steps without a profiler: of each the slowest rank's time. Empty: none were measured."""
     repeat: dict[int, tuple[int, ...]]
@@ -85,6 +89,8 @@ class Side:
     """`cpu` or `cuda`; empty: not known."""
     shared_cores: bool | None = None
     """Whether ranks share CPU cores; None: not known."""
+    note: str = ""
+    """Which model it is held against where none is recorded, or why against none; empty: nothing to say."""
 
     @property
     def medians(self) -> dict[int, float]:
@@ -141,13 +147,15 @@ def _with_batch(steps: Steps, workload: Workload) -> Steps:
 def run_side(
     directory: RunDirectory, run: RunRecord, case: CaseRecord, arm: ArmRecord, *, traces: bool = True
 ) -> Side:
-    """An arm of a run, as far as the run has got.
+    """An arm of a run, as far as the run has got and its files can be read.
 
     Raises:
-        InputError: a damaged file.
+        InputError: the record of the run is damaged.
     """
     spec, workload = spec_of(directory, case), workload_of(case)
-    timing = directory.timing(case.id, arm.name)
+    unreadable: dict[str, str] = {}
+    timing = _stored(directory.timing, case.id, arm.name, unreadable)
+    outputs = _stored(directory.outputs, case.id, arm.name, unreadable)
     read: Traces | None = None
     missing, damaged = "the baseline's repeat is timed only", False
     if arm.repeats is None and traces:
@@ -159,12 +167,13 @@ def run_side(
         traces=read,
         missing=missing,
         damaged=damaged,
+        unreadable=unreadable,
         windows=windows_of(timing),
-        repeat=windows_of(directory.timing(case.id, repeat.name)) if repeat else {},
-        baseline=windows_of(directory.timing(case.id, repeat.repeats)) if repeat and repeat.repeats else {},
+        repeat=_windows(directory, case, repeat.name) if repeat else {},
+        baseline=_windows(directory, case, repeat.repeats) if repeat and repeat.repeats else {},
         profiled_ns=slowest(timing.profiled_step_ns) if timing else (),
         serving=serving_of(timing, case.concurrency),
-        outputs=directory.outputs(case.id, arm.name),
+        outputs=outputs,
         enabled=frozenset(arm.enabled),
         not_applicable=case.not_applicable,
         spec=spec,
@@ -175,6 +184,22 @@ def run_side(
         device=run.device,
         shared_cores=case.tp > cpus if run.device == "cpu" and isinstance(cpus, int) else None,
     )
+
+
+def _stored(
+    read: Callable[[str, str], RecordT | None], case: str, arm: str, unreadable: dict[str, str]
+) -> RecordT | None:
+    """A record of an arm; None: there is none, or it cannot be used, which adds to `unreadable`."""
+    try:
+        return read(case, arm)
+    except RecordError as error:
+        unreadable[error.path.name] = error.finding
+        return None
+
+
+def _windows(directory: RunDirectory, case: CaseRecord, arm: str) -> dict[int, tuple[int, ...]]:
+    """The timed windows of another arm of a case, whose own side says why there are none."""
+    return windows_of(_stored(directory.timing, case.id, arm, {}))
 
 
 def trace_side(paths: Sequence[Path], label: str, spec: ModelSpec | None = None) -> Side:

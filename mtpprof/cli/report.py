@@ -24,8 +24,8 @@ def report(
 ) -> None:
     """Show what a run found: collectives by kind and phase, arms, and what each optimization changed.
 
-    Works on unfinished runs too. Exit code 1 when the collectives seen in a trace are not the expected ones, 3 when a trace is damaged,
-    cut off or of another rank: nothing is then said about its arm.
+    Works on unfinished runs too. Exit code 1 when the collectives seen in a trace are not the expected ones, 3 when a file of an arm is
+    damaged, cut off or of another rank, or in a complete run gone: what it would tell is withheld, all else is shown.
 
     Examples:
 
@@ -43,7 +43,7 @@ def show_report(directory: RunDirectory, style: ReportFormat) -> None:
 
     Raises:
         InputError: not a run directory.
-        typer.Exit: with code 1, the observed collectives differ from the ledger; with code 3, a trace is damaged.
+        typer.Exit: with code 1, the observed collectives differ from the ledger; with code 3, a file of an arm is damaged or gone.
     """
     from mtpprof.analyzers.report import make_report
     from mtpprof.cli.render.formats import REPORTS

@@ -7,6 +7,7 @@ Runs on every rank alike. What is already in the run directory is not done again
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mtpprof.profilers.engines.base import Host, Session, Window
@@ -17,6 +18,8 @@ from mtpprof.rundir import (
     ArmRecord,
     CaseRecord,
     OutputsRecord,
+    RecordError,
+    RecordT,
     RoundOutputs,
     RoundTiming,
     RunDirectory,
@@ -43,7 +46,8 @@ def remaining(case: CaseRecord, directory: RunDirectory) -> Remaining:
     """What of a case is not in the run directory yet."""
     done = {}
     for arm in case.arms:
-        timing, outputs = directory.timing(case.id, arm.name), directory.outputs(case.id, arm.name)
+        timing = _stored(directory.timing, case.id, arm.name)
+        outputs = _stored(directory.outputs, case.id, arm.name)
         timed = {entry.round for entry in timing.rounds} if timing else set()
         done[arm.name] = timed & ({entry.round for entry in outputs.rounds} if outputs else set())
     visits = []
@@ -59,6 +63,14 @@ def remaining(case: CaseRecord, directory: RunDirectory) -> Remaining:
         if arm.repeats is None and not directory.has_traces(case.id, arm.name, case.tp)
     ]
     return Remaining(visits=visits, profiles=profiles)
+
+
+def _stored(read: Callable[[str, str], RecordT | None], case: str, arm: str) -> RecordT | None:
+    """A record of an arm; None: there is none, or it is damaged, and what it held is measured again."""
+    try:
+        return read(case, arm)
+    except RecordError:
+        return None
 
 
 def run_cases(run: RunRecord, directory: RunDirectory, host: Host) -> None:
@@ -122,8 +134,8 @@ def _slowest_rank(step_ns: list[list[int]]) -> list[int]:
 def _store_window(
     directory: RunDirectory, case: CaseRecord, arm: ArmRecord, round_index: int, position: int, window: Window
 ) -> None:
-    timing = directory.timing(case.id, arm.name)
-    outputs = directory.outputs(case.id, arm.name)
+    timing = _stored(directory.timing, case.id, arm.name)
+    outputs = _stored(directory.outputs, case.id, arm.name)
     folder = directory.arm(case.id, arm.name)
     directory.write(
         folder / OUTPUTS_FILE,
@@ -153,7 +165,7 @@ def _store_window(
 
 
 def _store_profile(directory: RunDirectory, case: CaseRecord, arm: str, step_ns: list[list[int]]) -> None:
-    timing = directory.timing(case.id, arm)
+    timing = _stored(directory.timing, case.id, arm)
     directory.write(
         directory.arm(case.id, arm) / TIMING_FILE,
         TimingRecord(

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from mtpprof.cli.units import time_text
 from mtpprof.rundir import RunDirectory
 from tests.functional.browser import Browser, needs_chromium
 from tests.runs import Recipe, write_run
+from tests.traces import trace_folder
 
 Answer = subprocess.CompletedProcess[str]
 Call = Callable[..., Answer]
@@ -215,3 +217,49 @@ def test_the_page_in_a_browser(made: RunDirectory, mtpprof: Call, tmp_path: Path
         assert browser.evaluate(
             "[...document.querySelectorAll('.waterfall .total i')].every(one => one.getBoundingClientRect().width > 10)"
         )
+
+
+def test_what_did_not_engage_is_called_saved_nowhere(mtpprof: Call, tmp_path: Path) -> None:
+    idle = replace(
+        RECIPE,
+        models=("deepseek-v3.2",),
+        cpus=1,
+        seen=lambda arm, ledger: tuple(replace(entry, fused="") for entry in ledger),
+        speed=lambda arm: 0.9 if arm == "allreduce-norm-fusion" else 1.0,
+    )
+    run = write_run(tmp_path / "run", idle)
+    for style in ("table", "md", "html"):
+        text = mtpprof("report", str(run.root), "--format", style).stdout
+        assert "differs, not engaged" in text, style
+        assert "did not engage" in text or "engaged in no arm" in text or "not engaged" in text, style
+        assert "saved 10" not in text, style
+    report = json.loads(mtpprof("report", str(run.root), "--format", "json").stdout)
+    (case,) = report["cases"]
+    assert {entry["arm"]: entry["step"]["claim"] for entry in case["differences"]}[
+        "allreduce-norm-fusion"
+    ] == ("differs, not engaged")
+    assert "saved" not in {effect["claim"] for effect in case["effects"]}
+
+
+def test_effects_name_the_floor_and_the_shared_cores(mtpprof: Call, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", replace(RECIPE, models=("deepseek-v3.2",), cpus=1))
+    table = mtpprof("report", str(run.root)).stdout
+    (effect,) = json.loads(mtpprof("report", str(run.root), "--format", "json").stdout)["cases"][0][
+        "effects"
+    ][1:2]
+    assert effect["optimizations"] == ["local-argmax"]
+    floor = time_text(effect["noise"]["floor"])
+    assert f"A/A floor: {floor} for an effect, " in table
+    rows = [line for line in table.splitlines() if line.strip().startswith("local-argmax ")]
+    assert any(line.rstrip().endswith(" saved (CPU)") for line in rows), rows
+    assert f"(saved (CPU), A/A floor {floor})" in mtpprof("report", str(run.root), "--format", "md").stdout
+
+
+def test_the_ledger_of_another_model_is_refused(mtpprof: Call) -> None:
+    capture = str(trace_folder("vllm-cpu-tp4-nemotron") / "latent-reduce-on")
+    answer = mtpprof("check", capture, "--model", "nemotron-3-super")
+    assert (answer.returncode, answer.stdout) == (3, "")
+    assert answer.stderr == (
+        "mtpprof: latent-reduce-on: messages are 256 wide, the hidden width of nemotron-3-super is 4096: "
+        "not this model; give its own with --model.\n"
+    )

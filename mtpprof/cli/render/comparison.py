@@ -63,6 +63,8 @@ def excess_notes(side: SideSummary) -> Iterator[str]:
         sentences.setdefault(text, []).append(entry.batch)
     for text, batches in sentences.items():
         yield f"{side.name}: {text} ({'; '.join(batches)})."
+    if side.note:
+        yield f"{side.name}: {side.note}."
     equal = {", ".join(names) or "nothing" for names in side.ledger.values()}
     if len(equal) == 1:
         yield f"{side.name}: equals the model's ledger with {equal.pop()} switched on, call for call."

@@ -224,7 +224,8 @@ def computed_answer(directory: RunDirectory, command: RunCommand) -> Answer:
         RunError: the command gave no answer that can be read.
     """
     done = command(["report", str(directory.root), "--format", "json"])
-    if done.returncode not in (ExitCode.OK, ExitCode.CHECK_FAILED):
+    answered = (ExitCode.OK, ExitCode.CHECK_FAILED, ExitCode.BAD_INPUT)  # the last: also with a damaged arm
+    if done.returncode not in answered or not done.stdout.strip():
         raise InputError(
             last_sentence(done.stderr) or f"{directory.root}: no report (exit code {done.returncode})."
         )

@@ -8,13 +8,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 
 from mtpprof.analyzers.report import ArmReport, Report, make_report
 from mtpprof.cli.report import show_report
 from mtpprof.cli.reportformat import ReportFormat
-from mtpprof.rundir import RunDirectory
+from mtpprof.profilers.experiment import remaining
+from mtpprof.rundir import OUTPUTS_FILE, TIMING_FILE, RunDirectory, Status
 from tests.runs import Recipe, write_run
 
 ARM = "baseline"
@@ -104,8 +106,8 @@ def test_a_damaged_trace_withholds_its_arm_and_nothing_else(
     assert broken.as_expected is None
     assert (broken.groups, broken.mismatches, broken.totals) == ([], [], None)
     assert said in (broken.missing or "")
-    assert broken.trace_damaged
-    assert all(arm.as_expected and not arm.trace_damaged for arm in others if arm.repeats is None)
+    assert broken.damaged
+    assert all(arm.as_expected and not arm.damaged for arm in others if arm.repeats is None)
     assert report.as_expected
     assert [sentence.startswith(f"{report.cases[0].id}, {ARM}: ") for sentence in report.damaged] == [True]
 
@@ -121,14 +123,68 @@ def test_a_rank_whose_trace_is_a_copy_of_anothers_is_named(run: RunDirectory) ->
 def test_a_run_whose_traces_are_whole_has_none(run: RunDirectory) -> None:
     report = make_report(run)
     assert report.damaged == []
-    assert not any(arm.trace_damaged for arm in arms(report).values())
+    assert not any(arm.damaged for arm in arms(report).values())
 
 
-def test_a_trace_not_yet_there_is_missing_and_not_damaged(run: RunDirectory) -> None:
-    traces(run)[0].unlink()
+@pytest.mark.parametrize("status", ["complete", "interrupted"])
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("rank0.pt.trace.json.gz", "no trace of rank 0"),
+        (TIMING_FILE, "0 of 2 rounds timed"),
+        (OUTPUTS_FILE, "outputs of 0 of 2 rounds"),
+    ],
+)
+def test_what_is_gone_is_damage_in_a_complete_run_only(
+    run: RunDirectory, status: Status, gone: str, said: str
+) -> None:
+    run.write_run(msgspec.structs.replace(run.run(), status=status))
+    (run.arm(run.run().cases[0].id, ARM) / gone).unlink()
     report = make_report(run)
-    assert arms(report)[ARM].missing == "no trace of rank 0"
-    assert report.damaged == []
+    assert arms(report)[ARM].missing == said
+    assert [name for name, arm in arms(report).items() if arm.damaged] == [ARM] * (status == "complete")
+    assert len(report.damaged) == (status == "complete")
+
+
+@pytest.mark.parametrize("name", [TIMING_FILE, OUTPUTS_FILE])
+@pytest.mark.parametrize(
+    "text", ["", '{"schema_version": 1', '{"schema_version": 1}', '{"schema_version": 99}']
+)
+def test_a_damaged_file_beside_the_traces_withholds_what_it_holds_and_nothing_else(
+    run: RunDirectory, name: str, text: str
+) -> None:
+    whole = arms(make_report(run))
+    file = run.arm(run.run().cases[0].id, ARM) / name
+    file.write_text(text)
+    report = make_report(run)
+    broken = arms(report)[ARM]
+    assert (broken.missing or "").startswith(f"{file}: ")
+    assert "Record" not in (broken.missing or "")
+    assert broken.damaged
+    assert (broken.step is None, broken.acceptance is None) == (name == TIMING_FILE, name == OUTPUTS_FILE)
+    assert (broken.groups, broken.totals, broken.as_expected) == (whole[ARM].groups, whole[ARM].totals, True)
+    assert len(report.damaged) == 1
+    assert all(whole[other].groups == arm.groups for other, arm in arms(report).items())
+    caveats = [text for difference in report.cases[0].differences for text in difference.caveats]
+    assert any(str(file) in text for text in caveats)
+
+
+def test_a_damaged_repeat_is_named_and_leaves_the_noise_unknown(run: RunDirectory) -> None:
+    (run.arm(run.run().cases[0].id, f"{ARM}-repeat") / TIMING_FILE).write_text("{")
+    report = make_report(run)
+    assert [name for name, arm in arms(report).items() if arm.damaged] == [f"{ARM}-repeat"]
+    assert all(difference.step.noise is None for difference in report.cases[0].differences)
+
+
+def test_what_a_damaged_file_held_is_measured_again(run: RunDirectory) -> None:
+    case = run.run().cases[0]
+    assert remaining(case, run).count == 0
+    for name in (TIMING_FILE, OUTPUTS_FILE):
+        file = run.arm(case.id, ARM) / name
+        text = file.read_bytes()
+        file.write_bytes(text[:-20])
+        assert [(number, arm) for number, _, arm in remaining(case, run).visits] == [(0, ARM), (1, ARM)]
+        file.write_bytes(text)
 
 
 def test_the_report_of_a_damaged_run_is_shown_and_ends_with_3(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mtpprof.analyzers.expected import shape_text
-from mtpprof.analyzers.redundant import LedgerCheck, check_ledger, check_workload
+from mtpprof.analyzers.redundant import LedgerCheck, check_ledger, check_workload, misfit, unproved
 from mtpprof.analyzers.sides import read_traces
 from mtpprof.analyzers.strata import Batch, Form, Stratum, Sum
 from mtpprof.errors import UsageError
@@ -103,6 +103,62 @@ def test_one_more_call_than_the_ledger_is_redundant_though_nothing_removes_it() 
     assert [(entry.what, entry.shape, entry.avoided_by, entry.sites) for entry in found.excess] == [
         ("redundant", [1, 77], None, [])
     ]
+
+
+def replaced_by(shape: tuple[int, ...], dtype: str = "bf16") -> list[tuple[str, float, list[int]]]:
+    """What is said of a ledger whose first all-reduce, [1, 4096], has another size."""
+    workload = Workload(concurrency=1, draft_tokens=0, tp=4)
+    first, *rest = expected_collectives(SUPER, workload, frozenset({"commutative-reduce"}))
+    ledger = (replace(first, shape=shape, dtype=dtype), *rest)
+    found = check_workload(seen(ledger, 1, 1), SUPER, workload)
+    return [(entry.what, entry.calls, entry.shape) for entry in found.excess]
+
+
+def test_only_a_larger_message_is_oversized() -> None:
+    assert replaced_by((1, 8192)) == [("oversized", 1, [1, 8192])]
+    assert replaced_by((1, 4096), "fp32") == [("oversized", 1, [1, 4096])]
+    assert replaced_by((1, 2048)) == [("redundant", 1, [1, 2048]), ("missing", 1, [1, 4096])]
+
+
+def test_a_call_of_unknown_size_may_be_the_one_that_is_expected() -> None:
+    assert replaced_by(()) == []
+    assert replaced_by((1, 4096), "") == []
+    assert replaced_by((1, 2048), "") == [("redundant", 1, [1, 2048]), ("missing", 1, [1, 4096])]
+
+
+def test_several_sizes_are_matched_with_the_smaller_ones_that_lack() -> None:
+    workload = Workload(concurrency=1, draft_tokens=0, tp=4)
+    first, second, *rest = expected_collectives(SUPER, workload, frozenset({"commutative-reduce"}))
+    ledger = (replace(first, shape=(1, 16384)), replace(second, shape=(1, 8192)), *rest)
+    found = check_workload(seen(ledger, 1, 1), SUPER, workload)
+    assert [(entry.what, entry.shape) for entry in found.excess] == [
+        ("oversized", [1, 16384]),
+        ("oversized", [1, 8192]),
+    ]
+
+
+def test_messages_tell_that_they_are_of_another_model() -> None:
+    ledger = expected_collectives(SUPER, Workload(concurrency=8, draft_tokens=0, tp=4), frozenset())
+    of_super = [seen(ledger, 8, 8)]
+    assert misfit(of_super, SUPER) == ""
+    assert unproved(of_super, SUPER) == ""
+    assert misfit(of_super, DEEPSEEK) == ("messages are 4096 wide, the hidden width of deepseek-v3.2 is 7168")
+    assert unproved(of_super, DEEPSEEK)
+    wide = [seen((*ledger, replace(ledger[0], shape=(8, 131072))), 8, 8)]
+    assert misfit(wide, SUPER) == "", "one call too large is a finding, not another model"
+    assert unproved(wide, SUPER) == (
+        "all-reduces are 131072 wide, and those of nemotron-3-super 1024 or 4096"
+    ), "but no proof either"
+    silent = [seen((replace(ledger[0], shape=()),), 8, 8)]
+    assert misfit(silent, SUPER) == ""
+    assert unproved(silent, SUPER) == "the widths of its all-reduces are not known"
+
+
+def test_a_latent_width_that_is_another_models_hidden_one_does_not_fit() -> None:
+    narrow = replace(SUPER, hidden_size=1024)
+    ledger = expected_collectives(SUPER, Workload(concurrency=8, draft_tokens=0, tp=4), frozenset())
+    assert misfit([seen(ledger, 8, 8)], narrow)
+    assert unproved([seen(ledger, 8, 8)], narrow)
 
 
 def test_prefill_computes_logits_of_last_rows_only() -> None:

@@ -56,6 +56,7 @@ def test_a_computed_answer_is_the_commands(directory: RunDirectory) -> None:
     text = (directory.root / REPORT_FILE).read_text()
     answer = subject.computed_answer(directory, answering(0, text))
     assert answer == subject.stored_answer(directory, directory.run())
+    assert subject.computed_answer(directory, answering(3, text, "mtpprof: an arm is damaged.")) == answer
     with pytest.raises(InputError, match="is broken"):
         subject.computed_answer(directory, answering(3, "", "noise\nmtpprof: x is broken.\n"))
     with pytest.raises(RunError):

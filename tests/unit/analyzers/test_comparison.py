@@ -1,0 +1,70 @@
+"""Whose model a side is held against, and what stands in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mtpprof.analyzers.comparison import Comparison, compare_targets, parse_target
+from mtpprof.errors import InputError
+from mtpprof.models.presets import load_preset
+from mtpprof.models.spec import ModelSpec, Scale
+from mtpprof.rundir import RunDirectory
+from tests.runs import Recipe, write_run
+from tests.traces import needs_traces, trace_folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return write_run(tmp_path_factory.mktemp("run") / "made", Recipe())
+
+
+def compared(first: str, second: str, spec: ModelSpec | None = None) -> Comparison:
+    (only,) = compare_targets(parse_target(first), parse_target(second), spec).comparisons
+    return only
+
+
+def test_a_capture_whose_messages_are_as_wide_as_the_runs_gets_its_model_and_it_is_said(
+    made: RunDirectory,
+) -> None:
+    case = made.run().cases[1].id
+    found = compared(f"{made.root}:{case}/commutative-reduce", str(made.arm(case, "baseline")))
+    assert any("does not tell the rows" in reason for reason in found.arm.unchecked), (
+        "it has the model's ledger"
+    )
+    assert "nemotron-3-super (tiny), the model of commutative-reduce, which is taken for it" in found.arm.note
+    assert found.base.note == ""
+
+
+def test_a_capture_of_another_model_does_not_get_the_runs(made: RunDirectory, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", Recipe(models=("kimi-k3",)))
+    case, theirs = made.run().cases[1].id, other.run().cases[0].id
+    found = compared(f"{made.root}:{case}/baseline", str(other.arm(theirs, "baseline")))
+    assert (found.arm.excess, found.arm.ledger, found.arm.unchecked) == ([], {}, [])
+    assert "not held against the ledger of baseline; give --model" in found.arm.note
+    assert [entry.what for entry in found.base.excess] == ["redundant"]
+
+
+@needs_traces
+def test_a_real_capture_is_not_held_against_the_runs_model(made: RunDirectory) -> None:
+    case = made.run().cases[1].id
+    capture = trace_folder("vllm-cpu-tp4-nemotron") / "latent-reduce-on"
+    found = compared(str(capture), f"{made.root}:{case}/baseline")
+    assert (found.base.excess, found.base.ledger) == ([], {})
+    assert found.base.note.startswith(
+        "all-reduces are 128 wide, and those of nemotron-3-super 64 or 256: not held"
+    )
+
+
+@needs_traces
+def test_a_model_that_is_not_the_captures_is_refused() -> None:
+    folder = trace_folder("vllm-cpu-tp4-nemotron")
+    with pytest.raises(
+        InputError, match=r"messages are 256 wide, .* is 4096: not this model; give .*--model"
+    ):
+        compared(
+            str(folder / "latent-reduce-on"),
+            str(folder / "latent-reduce-skipped"),
+            load_preset("nemotron-3-super", Scale.FULL),
+        )
