@@ -277,10 +277,6 @@ def _arm_report(
     )
 
 
-def numbered_calls(traces: Traces) -> Calls:
-    """The calls with `step` as the number that the run gave it; -1: outside the counted steps."""
-    calls, steps = traces.calls, traces.steps
-    rows = steps.rows_of(calls.table, calls.step)
 def _missing(run: RunRecord, arm: ArmRecord, side: Side) -> list[str]:
     """What of an arm is not known, with the reasons."""
     missing = [side.missing] if side.traces is None and arm.repeats is None else []
@@ -293,6 +289,10 @@ def _missing(run: RunRecord, arm: ArmRecord, side: Side) -> list[str]:
     return missing
 
 
+def numbered_calls(traces: Traces) -> Calls:
+    """The calls with `step` as the number that the run gave it; -1: outside the counted steps."""
+    calls, steps = traces.calls, traces.steps
+    rows = steps.rows_of(calls.table, calls.step)
     inside = rows != MISSING
     number = np.full(len(calls), MISSING, np.int32)
     number[inside] = steps.number[rows[inside]]

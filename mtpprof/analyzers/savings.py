@@ -207,9 +207,9 @@ def _setting_caveats(base: Side, arm: Side) -> Iterable[str]:
 
 def _trace_caveats(base: Side, arm: Side, strata: Sequence[StratumDifference]) -> Iterable[str]:
     for side in (base, arm):
-        if side.traces is None:
         for reason in side.unreadable.values():
             yield f"{side.label}: {reason}; what it holds is not compared."
+        if side.traces is None:
             yield f"{side.label}: {side.missing}; collectives are not compared."
             continue
         for item in side.traces.found.withheld:
