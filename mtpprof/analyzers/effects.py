@@ -16,7 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from mtpprof.analyzers.stats import CONFIDENCE, Interval, NoiseFloor, judge, mean_interval
+import msgspec
+
+from mtpprof.analyzers.stats import CONFIDENCE, Claim, Interval, NoiseFloor, judge, mean_interval
 from mtpprof.analyzers.totals import Totals
 from mtpprof.rundir import Record
 
@@ -37,8 +39,12 @@ class Effect(Record, frozen=True, kw_only=True):
     step: Interval | None
     """Of the step time without a profiler; None: fewer than two whole rounds."""
     noise: NoiseFloor | None
+    """The A/A floor of this contrast, which `step` has to exceed."""
     claim: str
+    """A `Claim`."""
     reason: str
+    shared_cores: bool = False
+    """Whether ranks shared CPU cores: a claim is then one about turns on those cores, not about communication."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +52,19 @@ class FactorialArm:
     """What a contrast needs of an arm."""
 
     enabled: frozenset[str]
+    idle: frozenset[str] = frozenset()
+    """Of `enabled`, those that are known not to have engaged."""
     medians: Mapping[int, float]
     """Median step of every round."""
     totals: Totals | None
 
 
 def factorial_effects(
-    arms: Sequence[FactorialArm], noise: NoiseFloor | None, confidence: float = CONFIDENCE
+    arms: Sequence[FactorialArm],
+    noise: NoiseFloor | None,
+    confidence: float = CONFIDENCE,
+    *,
+    shared_cores: bool = False,
 ) -> list[Effect]:
     """Main effects and two-way interactions; empty where the arms are not every combination of two or more switches.
 
@@ -60,6 +72,7 @@ def factorial_effects(
         arms: Without repeats; each combination once.
         noise: A/A floor of a plain difference.
         confidence: Of the intervals.
+        shared_cores: Whether ranks shared CPU cores.
     """
     settings = {arm.enabled: arm for arm in arms}
     common = frozenset.intersection(*settings) if settings else frozenset()
@@ -67,11 +80,36 @@ def factorial_effects(
     if len(factors) < 2 or len(settings) != len(arms) or len(arms) != 2 ** len(factors):
         return []
     subjects = [*combinations(factors, 1), *combinations(factors, 2)]
-    return [_effect(subject, arms, noise, confidence) for subject in subjects]
+    found = [_effect(subject, arms, noise, confidence, shared_cores=shared_cores) for subject in subjects]
+    idle = frozenset(name for name in factors if all(name in arm.idle for arm in arms if name in arm.enabled))
+    return [_resting_on_engagement(effect, idle, found) for effect in found] if idle else found
+
+
+def _resting_on_engagement(effect: Effect, idle: frozenset[str], effects: Iterable[Effect]) -> Effect:
+    """An effect of what engaged nowhere is none, and where there seems to be one, the arms differ in more than their switches."""
+    mine = [name for name in effect.optimizations if name in idle]
+    if mine:
+        reason = f"{' and '.join(mine)} engaged in no arm"
+        return msgspec.structs.replace(effect, claim=Claim.NOT_ENGAGED, reason=reason)
+    apart = {
+        name
+        for other in effects
+        if other.claim in (Claim.SAVED, Claim.SLOWER)
+        for name in idle.intersection(other.optimizations)
+    }
+    if not apart or effect.claim not in (Claim.SAVED, Claim.SLOWER):
+        return effect
+    reason = f"arms that differ in nothing but {' and '.join(sorted(apart))}, which engaged in none, differ beyond the A/A floor"
+    return msgspec.structs.replace(effect, claim=Claim.UNKNOWN, reason=reason)
 
 
 def _effect(
-    subject: tuple[str, ...], arms: Sequence[FactorialArm], noise: NoiseFloor | None, confidence: float
+    subject: tuple[str, ...],
+    arms: Sequence[FactorialArm],
+    noise: NoiseFloor | None,
+    confidence: float,
+    *,
+    shared_cores: bool,
 ) -> Effect:
     # Half the arms have sign +1: the effect is the mean over them minus the mean over the others; for an interaction, half the
     # difference of differences is doubled, so that it reads as "both together, beyond the sum of each alone".
@@ -96,6 +134,7 @@ def _effect(
         noise=floor,
         claim=judgement.claim,
         reason=judgement.reason,
+        shared_cores=shared_cores,
     )
 
 

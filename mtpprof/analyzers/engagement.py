@@ -61,6 +61,11 @@ class Engagement(Record, frozen=True, kw_only=True):
     reason: str = ""
     """Evidence in words, or why there is none."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether it is known to have changed nothing."""
+        return self.verdict in (Engaged.NOT_ENGAGED, Engaged.UNSUPPORTED, Engaged.NOT_APPLICABLE)
+
 
 def engagement_of(entries: Sequence[LedgerEntry], name: str, *, requested: bool | None) -> Engagement:
     """The verdict on one arm by the catalogue's evidence, which needs the sites of the collectives."""

@@ -220,10 +220,14 @@ def _case_report(
     differences = [
         compare_sides(base, sides[arm.name]) for arm in case.arms if arm.name != BASELINE and not arm.repeats
     ]
-    totals = {arm.name: arm.totals for arm in arms}
     factorial = [
-        FactorialArm(enabled=frozenset(arm.enabled), medians=sides[arm.name].medians, totals=totals[arm.name])
-        for arm in case.arms
+        FactorialArm(
+            enabled=frozenset(arm.enabled),
+            idle=frozenset(name for name, found in arm.engagement.items() if found.requested and found.idle),
+            medians=sides[arm.name].medians,
+            totals=arm.totals,
+        )
+        for arm in arms
         if not arm.repeats
     ]
     noise = next((difference.step.noise for difference in differences), None)
@@ -239,7 +243,7 @@ def _case_report(
         dtype=case.dtype,
         arms=arms,
         differences=differences,
-        effects=factorial_effects(factorial, noise),
+        effects=factorial_effects(factorial, noise, shared_cores=bool(base.shared_cores)),
         not_applicable=case.not_applicable,
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
+import msgspec
 import numpy as np
 
 from mtpprof.analyzers.changes import Change, changes
@@ -143,11 +144,11 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
         caveats += [f"{sentence}." for sentence in alone]
     strata = [_stratum_difference(base, arm, pairing) for pairing in pairings]
     caveats += _trace_caveats(base, arm, strata)
-    step = step_change(base, arm, confidence)
+    engagement = _engagement(base, arm, pairings)
+    step = _resting_on(_switches(base, arm, engagement), strata, step_change(base, arm, confidence))
     waterfall, reason = _waterfall(base, arm, pairings, step)
     ours, theirs = acceptance(base.outputs), acceptance(arm.outputs)
     caveats += _acceptance_caveats(ours, theirs)
-    engagement = _engagement(base, arm, pairings)
     main = strata[0] if strata else None
     comparable = main if main is not None and main.same_batch else None
     return Difference(
@@ -329,6 +330,40 @@ def _switched(base: Side, arm: Side, engagement: dict[str, Engagement]) -> list[
     if base.enabled is not None and arm.enabled is not None:
         return sorted(arm.enabled - base.enabled)
     return [name for name, found in engagement.items() if found.engaged_calls]
+
+
+def _switches(base: Side, arm: Side, engagement: dict[str, Engagement]) -> dict[str, Engagement]:
+    """Every switch that is on one side only, with the verdict of the side that has it on; empty: they are not known."""
+    if base.enabled is None or arm.enabled is None:
+        return {}
+    off = engagement_of_side(base) if base.enabled - arm.enabled else {}
+    switched = {name: engagement.get(name) for name in arm.enabled - base.enabled}
+    switched |= {name: off.get(name) for name in base.enabled - arm.enabled}
+    return {name: found for name, found in sorted(switched.items()) if found is not None}
+
+
+def _resting_on(
+    switches: dict[str, Engagement], strata: Sequence[StratumDifference], step: StepChange
+) -> StepChange:
+    """The claim as far as the first rungs carry it.
+
+    Where the traces show that no switch changed what ran, a difference of times is nobody's saving. Where some did, the reason says which,
+    and where that is not known, that it is not.
+    """
+    if step.claim not in (Claim.SAVED, Claim.SLOWER) or not switches:
+        return step
+    idle = [name for name, found in switches.items() if found.idle]
+    unknown = [name for name, found in switches.items() if found.verdict == Engaged.UNKNOWN]
+    engaged = [name for name in switches if name not in (*idle, *unknown)]
+    changed = any(change.what != "moved" for stratum in strata for change in stratum.changes)
+    if len(idle) == len(switches) and not changed:
+        reason = "nothing that was switched engaged, so the difference comes from something else"
+        return msgspec.structs.replace(step, claim=Claim.DIFFERS, reason=reason)
+    if len(engaged) == len(switches):
+        return step
+    told = (("engaged", engaged), ("did not engage", idle), ("not known to have engaged", unknown))
+    parts = [f"{' and '.join(names)} {word}" for word, names in told if names]
+    return msgspec.structs.replace(step, reason=f"{step.reason}; {', '.join(parts)}")
 
 
 def step_change(base: Side, arm: Side, confidence: float = CONFIDENCE) -> StepChange:

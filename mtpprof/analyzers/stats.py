@@ -30,6 +30,10 @@ class Claim(StrEnum):
     SAVED = "saved"
     SLOWER = "slower"
     WITHIN_NOISE = "within noise"
+    DIFFERS = "differs, not engaged"
+    """Beyond noise, and nothing that was switched changed what ran: whatever it comes from, it is no saving of theirs."""
+    NOT_ENGAGED = "not engaged"
+    """An effect of something that engaged in no arm."""
     UNKNOWN = "unknown"
     """The measurement cannot answer; the reason says why."""
 

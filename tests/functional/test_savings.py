@@ -17,7 +17,6 @@ from mtpprof.cli.units import time_text
 from mtpprof.rundir import RunDirectory
 from tests.functional.browser import Browser, needs_chromium
 from tests.runs import Recipe, write_run
-from tests.traces import trace_folder
 
 Answer = subprocess.CompletedProcess[str]
 Call = Callable[..., Answer]
@@ -253,13 +252,3 @@ def test_effects_name_the_floor_and_the_shared_cores(mtpprof: Call, tmp_path: Pa
     rows = [line for line in table.splitlines() if line.strip().startswith("local-argmax ")]
     assert any(line.rstrip().endswith(" saved (CPU)") for line in rows), rows
     assert f"(saved (CPU), A/A floor {floor})" in mtpprof("report", str(run.root), "--format", "md").stdout
-
-
-def test_the_ledger_of_another_model_is_refused(mtpprof: Call) -> None:
-    capture = str(trace_folder("vllm-cpu-tp4-nemotron") / "latent-reduce-on")
-    answer = mtpprof("check", capture, "--model", "nemotron-3-super")
-    assert (answer.returncode, answer.stdout) == (3, "")
-    assert answer.stderr == (
-        "mtpprof: latent-reduce-on: messages are 256 wide, the hidden width of nemotron-3-super is 4096: "
-        "not this model; give its own with --model.\n"
-    )

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
+from mtpprof.analyzers.effects import Effect
 from mtpprof.analyzers.report import ArmReport, CaseReport, Report
 from mtpprof.analyzers.savings import Difference
+from mtpprof.analyzers.stats import Claim
 from mtpprof.cli.output import Table, harmless, markdown
 from mtpprof.cli.render.report import heading, redundant_notes
 from mtpprof.cli.render.savings import (
     change_row,
     claim_notes,
+    effect_verdict,
     engaged_text,
     engagement_notes,
     interval_text,
@@ -132,13 +135,21 @@ def _notes(case: CaseReport) -> Iterator[str]:
         if effect.step is not None:
             name = " × ".join(f"`{one}`" for one in effect.optimizations)
             kind = "interaction of" if len(effect.optimizations) > 1 else "by itself, over all arms,"
-            yield f"{kind} {name}: {interval_text(effect.step)} ({effect.claim})."
+            yield f"{kind} {name}: {interval_text(effect.step)} ({_held(effect)})."
     noise = next((one for one in case.differences if one.step.noise), None)
     if noise is not None and noise.step.noise is not None:
         yield noise_text(noise.step.noise, noise.step.base_ns)
     yield from redundant_notes(case)
     for name, reason in case.not_applicable.items():
         yield f"`{name}` does not apply: {reason}."
+
+
+def _held(effect: Effect) -> str:
+    """The claim on an effect with the floor that it was held against, or why there is none."""
+    if effect.claim in (Claim.UNKNOWN, Claim.NOT_ENGAGED):
+        return f"no claim: {effect.reason}"
+    floor = f", A/A floor {time_text(effect.noise.floor)}" if effect.noise else ""
+    return f"{effect_verdict(effect)}{floor}"
 
 
 def _line(text: str) -> str:

@@ -65,10 +65,26 @@ def _noise_notes(differences: Sequence[Difference]) -> Iterator[str]:
     if step is not None and step.noise is not None:
         yield noise_text(step.noise, step.base_ns)
     for difference in differences:
-        if difference.step.claim == Claim.UNKNOWN:
-            yield f"{difference.arm}: no claim on time: {difference.step.reason}."
+        yield from claim_notes(difference)
         if difference.no_waterfall:
             yield f"{difference.arm}: no waterfall: {difference.no_waterfall}."
+
+
+def claim_notes(difference: Difference) -> Iterator[str]:
+    """Why nothing is claimed of a difference of times, or what a claim rests on where not everything switched on engaged."""
+    step = difference.step
+    if step.claim in (Claim.UNKNOWN, Claim.DIFFERS):
+        yield f"{difference.arm}: no claim on time: {step.reason}."
+    elif step.claim in (Claim.SAVED, Claim.SLOWER) and any(_unproven(difference)):
+        yield f"{difference.arm}: {step.claim}: {step.reason}."
+
+
+def _unproven(difference: Difference) -> Iterator[str]:
+    """What was switched on and is not seen to have engaged, not even partly."""
+    for name in difference.optimizations:
+        found = difference.engagement.get(name)
+        if found is not None and found.verdict not in (Engaged.ENGAGED, Engaged.PARTLY):
+            yield name
 
 
 def noise_text(noise: NoiseFloor, base_ns: int | None) -> str:
@@ -112,7 +128,8 @@ def engagement_notes(difference: Difference) -> Iterator[str]:
             f"{size.engaged_calls} of {size.opportunities} calls at {size.rows} rows"
             for size in engagement.by_rows
         ]
-        yield f"{difference.arm}: {name} {engagement.verdict}: {', '.join(sizes) or engagement.reason}."
+        subject = name if name == difference.arm else f"{difference.arm}: {name}"
+        yield f"{subject} {engagement.verdict}: {', '.join(sizes) or engagement.reason}."
 
 
 def step_text(step: StepChange) -> str:
@@ -137,9 +154,19 @@ def interval_text(interval: Interval) -> str:
 
 def verdict_text(step: StepChange) -> str:
     """The claim, with its size where one is made, and with the caveat of shared CPU cores."""
-    if step.claim in (Claim.SAVED, Claim.SLOWER) and step.relative is not None:
-        return f"{step.claim} {percent_text(abs(step.relative))}{' (CPU)' if step.shared_cores else ''}"
-    return step.claim
+    size = f" {percent_text(abs(step.relative))}" if step.relative is not None else ""
+    return _claim_text(step, size)
+
+
+def effect_verdict(effect: Effect) -> str:
+    """The claim on an effect, with the caveat of shared CPU cores."""
+    return _claim_text(effect)
+
+
+def _claim_text(judged: StepChange | Effect, size: str = "") -> str:
+    if judged.claim in (Claim.SAVED, Claim.SLOWER):
+        return f"{judged.claim}{size}{' (CPU)' if judged.shared_cores else ''}"
+    return judged.claim
 
 
 def changes_table(title: str, differences: Sequence[Difference]) -> Table:
@@ -254,7 +281,7 @@ def effects_table(title: str, effects: Sequence[Effect]) -> Table:
             signed(bytes_text(effect.payload_bytes)),
             signed(bytes_text(effect.wire_bytes)),
             interval_text(effect.step) if effect.step else UNKNOWN,
-            effect.claim,
+            effect_verdict(effect),
         )
         for effect in effects
     ]
@@ -263,8 +290,27 @@ def effects_table(title: str, effects: Sequence[Effect]) -> Table:
         columns=columns,
         rows=rows,
         right=frozenset(columns[1:5]),
-        note="A × B: what both together change beyond the sum of each alone." if rows else "",
+        note="\n".join(effect_notes(effects)),
     )
+
+
+def effect_notes(effects: Sequence[Effect]) -> Iterator[str]:
+    """What the effects were held against, and why nothing is claimed of some."""
+    if not effects:
+        return
+    yield "A × B: what both together change beyond the sum of each alone."
+    floors = {len(effect.optimizations): effect.noise.floor for effect in effects if effect.noise}
+    if floors:
+        held = [
+            f"{time_text(floors[size])} for {word}" for size, word in _CONTRASTS.items() if size in floors
+        ]
+        yield f"A/A floor: {', '.join(held)}: that of two arms, scaled by the standard error of what is held against it."
+    for reason in dict.fromkeys(effect.reason for effect in effects if effect.claim == Claim.UNKNOWN):
+        names = [" × ".join(one.optimizations) for one in effects if one.reason == reason]
+        yield f"{', '.join(names)}: no claim on time: {reason}."
+
+
+_CONTRASTS = {1: "an effect", 2: "an interaction"}
 
 
 def saviour_text(entry: Excess) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,31 @@ def test_the_noise_floor_follows_the_contrast() -> None:
     assert interaction is not None
     assert main.floor == pytest.approx(noise.floor / 2**0.5)
     assert interaction.floor == pytest.approx(noise.floor * 2**0.5)
+
+
+def test_what_engaged_nowhere_has_no_effect_and_no_interaction() -> None:
+    A, B = frozenset("A"), frozenset("B")
+    measured = arms({B: -40}, noise=0.1)
+    idle = [replace(arm, idle=arm.enabled & A) for arm in measured]
+    found = by_name(factorial_effects(idle, floor(0.1), shared_cores=True))
+    assert {name: effect.claim for name, effect in found.items()} == {
+        "A": Claim.NOT_ENGAGED,
+        "B": Claim.SAVED,
+        "AxB": Claim.NOT_ENGAGED,
+    }
+    assert "A engaged in no arm" in found["A"].reason
+    assert found["A"].step is not None, "the difference of times is shown all the same"
+    assert found["B"].shared_cores
+    once = [replace(arm, idle=A if arm.enabled >= A | B else frozenset()) for arm in measured]
+    assert by_name(factorial_effects(once, floor(0.1)))["A"].claim != Claim.NOT_ENGAGED
+
+
+def test_arms_that_differ_by_what_did_not_engage_show_that_the_floor_is_too_low() -> None:
+    A, B = frozenset("A"), frozenset("B")
+    idle = [replace(arm, idle=arm.enabled & A) for arm in arms({A: -100, B: -40}, noise=0.1)]
+    found = by_name(factorial_effects(idle, floor(0.1)))
+    assert found["B"].claim == Claim.UNKNOWN
+    assert "nothing but A" in found["B"].reason
 
 
 def test_other_designs_have_no_effects() -> None:

@@ -14,7 +14,7 @@ from mtpprof.analyzers.savings import Difference, engagement_of_side
 from mtpprof.analyzers.sides import run_side
 from mtpprof.analyzers.stats import Claim
 from mtpprof.analyzers.waterfall import Waterfall
-from mtpprof.cli.render.savings import engagement_notes
+from mtpprof.cli.render.savings import claim_notes, engagement_notes, verdict_text
 from mtpprof.errors import InputError, UsageError
 from mtpprof.models.hf import resolve_model
 from mtpprof.models.spec import Scale
@@ -300,6 +300,76 @@ def test_traces_that_show_less_than_asked_are_not_engaged(tmp_path: Path) -> Non
     assert (engagement.requested, engagement.verdict) == (True, "NOT ENGAGED")
 
 
+def unfused(arm: str, ledger: Ledger) -> Ledger:
+    return tuple(replace(entry, fused="") for entry in ledger)
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A fusion that never engages, in arms that are faster all the same; the argmax engages and saves."""
+    speed = {"allreduce-norm-fusion": 0.6, "local-argmax": 0.9, "all-on": 0.9}
+    recipe = Recipe(models=("deepseek-v3.2",), seen=unfused, cpus=1, speed=lambda arm: speed.get(arm, 1.0))
+    return write_run(tmp_path_factory.mktemp("run") / "idle", recipe)
+
+
+def test_no_saving_is_claimed_for_what_did_not_engage(idle: RunDirectory) -> None:
+    (case,) = make_report(idle).cases
+    entry = difference(case, "allreduce-norm-fusion")
+    assert entry.engagement["allreduce-norm-fusion"].verdict == "NOT ENGAGED"
+    assert (entry.step.claim, verdict_text(entry.step)) == (Claim.DIFFERS, "differs, not engaged")
+    assert entry.step.difference is not None, "the difference is shown with its interval"
+    assert entry.step.difference.excludes_zero
+    assert list(claim_notes(entry)) == [
+        "allreduce-norm-fusion: no claim on time: nothing that was switched engaged, so the difference comes from something else."
+    ]
+    assert list(engagement_notes(entry)) == [
+        "allreduce-norm-fusion NOT ENGAGED: 0 of 18 calls have its form."
+    ]
+    both = difference(case, "all-on")
+    assert both.step.claim == Claim.SAVED
+    (sentence,) = claim_notes(both)
+    assert sentence.endswith("; local-argmax engaged, allreduce-norm-fusion did not engage.")
+    assert list(claim_notes(difference(case, "local-argmax"))) == []
+    effects = {"x".join(effect.optimizations): effect.claim for effect in case.effects}
+    assert (
+        effects["allreduce-norm-fusion"] == effects["allreduce-norm-fusionxlocal-argmax"] == Claim.NOT_ENGAGED
+    )
+    assert effects["local-argmax"] == Claim.UNKNOWN, "the times of arms that are the same differ"
+
+
+def test_what_did_not_engage_claims_nothing_from_the_other_side_either(idle: RunDirectory) -> None:
+    (only,) = compared(f"{idle.root}:allreduce-norm-fusion", f"{idle.root}:baseline")
+    assert only.difference.step.claim == Claim.DIFFERS
+    (only,) = compared(f"{idle.root}:all-on", f"{idle.root}:allreduce-norm-fusion")
+    assert only.difference.step.claim == Claim.SAVED, "the argmax was switched off"
+
+
+def test_collectives_that_changed_all_the_same_are_what_a_claim_is_of(tmp_path: Path) -> None:
+    def fewer(arm: str, ledger: Ledger) -> Ledger:
+        return unfused(arm, ledger)[1:] if arm == "allreduce-norm-fusion" else unfused(arm, ledger)
+
+    recipe = Recipe(
+        models=("deepseek-v3.2",),
+        seen=fewer,
+        speed=lambda arm: 0.9 if arm == "allreduce-norm-fusion" else 1.0,
+    )
+    (case,) = make_report(write_run(tmp_path / "run", recipe)).cases
+    entry = difference(case, "allreduce-norm-fusion")
+    assert entry.calls == -1
+    assert entry.step.reason.endswith("; allreduce-norm-fusion did not engage")
+
+
+def test_a_claim_without_traces_says_that_engagement_is_not_known(tmp_path: Path) -> None:
+    directory = write_run(
+        tmp_path / "run", Recipe(models=("nemotron-3-super",), speed=lambda arm: SPEED.get(arm, 1.0))
+    )
+    (case,) = directory.run().cases
+    directory.trace(case.id, "commutative-reduce", 0).unlink()
+    (entry,) = make_report(directory).cases[0].differences
+    assert entry.step.claim == Claim.SAVED
+    assert entry.step.reason.endswith("; commutative-reduce not known to have engaged")
+
+
 def test_what_the_engine_cannot_switch_is_unsupported(made: RunDirectory) -> None:
     run = made.run()
     case = run.cases[1]
@@ -328,9 +398,7 @@ def test_a_fused_kernel_with_a_size_limit_is_partly_engaged_and_says_where(tmp_p
         (8, 0, 6),
     ]
     (note,) = engagement_notes(entry)
-    assert note == (
-        "allreduce-norm-fusion: allreduce-norm-fusion PARTLY: 12 of 12 calls at 2 rows, 0 of 6 calls at 8 rows."
-    )
+    assert note == ("allreduce-norm-fusion PARTLY: 12 of 12 calls at 2 rows, 0 of 6 calls at 8 rows.")
 
 
 @needs_traces

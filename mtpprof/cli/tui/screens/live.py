@@ -135,9 +135,10 @@ class LivePage(Page):
 
 
 def _claim(figures: SoFar) -> str:
-    if figures.judgement is None:
+    """What step times alone say: whether anything engaged, without which nothing was saved, the traces tell after the rounds."""
+    if figures.judgement is None or figures.judgement.claim == Claim.UNKNOWN:
         return ""
-    return "" if figures.judgement.claim == Claim.UNKNOWN else str(figures.judgement.claim)
+    return "faster" if figures.judgement.claim == Claim.SAVED else str(figures.judgement.claim)
 
 
 def traffic_cells(traffic: Traffic | None) -> tuple[str, str]:

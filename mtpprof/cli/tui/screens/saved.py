@@ -15,6 +15,7 @@ from mtpprof.analyzers.savings import Difference
 from mtpprof.analyzers.waterfall import REST, Waterfall, drawn
 from mtpprof.cli.render.savings import (
     change_row,
+    effect_notes,
     effects_table,
     engaged_text,
     merged_drafts,
@@ -154,8 +155,10 @@ class SavedPage(Page):
         effects.fill_table(effects_table("", self.store.effects))
         effects.styles.height = len(effects.rows) + 1
         effects.display = bool(self.store.effects)
-        heading = "Each optimization by itself, from all arms (A × B: beyond the sum of each alone)"
-        self.query_one("#effects-title", Static).update(safe(heading if self.store.effects else ""))
+        heading = ["Each optimization by itself, from all arms", *effect_notes(self.store.effects)]
+        self.query_one("#effects-title", Static).update(
+            safe("\n".join(heading) if self.store.effects else "")
+        )
 
     def _notes(self, difference: Difference | None) -> Iterator[str]:
         if difference is not None:
