@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 
 
@@ -30,12 +31,33 @@ def _run(arguments: list[str]) -> int:
     if getattr(sys, "stdout", None) is None:  # started with it closed: whoever does that wants no output
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - for as long as the process lives
     from mtpprof.cli.app import app
+    from mtpprof.errors import UsageError
 
+    if (empty := _empty_word(arguments)) is not None:
+        raise UsageError(
+            f"word {empty} of the command line is empty: `mtpprof {shlex.join(arguments)}`; give a path or value there, or leave it out."
+        )
     try:
         app(args=arguments, prog_name="mtpprof")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return 0
+
+
+def _empty_word(words: list[str]) -> int | None:
+    """Which word for mtpprof itself is empty, as an unset variable of a shell leaves it; None: none is.
+
+    As a path it would be the folder that one is in, which nobody asked for.
+    """
+    value = True  # whether this word may be the value of the option before it; the first is the command
+    for number, word in enumerate(words, start=1):
+        option = word.startswith("-")
+        if word == "--" or (word and words[0] == "nvtx" and not option and not value):
+            return None  # what follows is another program's
+        if not word or (option and word.endswith("=")):
+            return number
+        value = option and "=" not in word
+    return None
 
 
 def _explain(error: Exception) -> int:

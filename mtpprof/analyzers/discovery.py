@@ -22,6 +22,7 @@ from mtpprof.analyzers.readers import READERS, Limits, Peek, TraceFormatError, r
 from mtpprof.analyzers.table import EventTable, TraceSet
 from mtpprof.analyzers.verdicts import Problem, Verdict
 from mtpprof.errors import InputError, UsageError
+from mtpprof.filekind import no_regular_file
 
 RankMap = Mapping[str, int]
 """File name, path or glob → rank."""
@@ -62,7 +63,7 @@ def discover(
         try:
             peek = reader_for(path, limits).peek(path, limits)
         except TraceFormatError as error:
-            if named or error.verdict not in _QUIET or "trace" in path.name:
+            if named or error.verdict not in _QUIET or "trace" in path.name or no_regular_file(path):
                 refused[path.parent].append(error.problem())
             continue
         kind = None if named else _no_rank_at_all(path)
@@ -173,7 +174,7 @@ def _candidates(paths: Sequence[Path]) -> Iterable[tuple[Path, bool]]:
 
 def _searched(file: Path, root: Path) -> bool:
     hidden = any(part.startswith(".") for part in file.relative_to(root).parts)
-    return not hidden and file.name not in _RUN_FILES and file.is_file()
+    return not hidden and file.name not in _RUN_FILES and not file.is_dir()
 
 
 def _check_map(rank_map: RankMap, files: Sequence[Path]) -> None:

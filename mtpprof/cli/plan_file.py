@@ -17,6 +17,7 @@ import typer
 from msgspec import UNSET, UnsetType
 
 from mtpprof.errors import InputError
+from mtpprof.filekind import no_regular_file
 
 
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,6 +71,10 @@ def read_plan_file(path: Path) -> PlanFile:
     Raises:
         InputError: it cannot be read, or has a key or value that `run` does not take.
     """
+    if kind := no_regular_file(path):
+        raise InputError(
+            f"{path}: is no regular file but {kind}; give a TOML file with options of `mtpprof run`."
+        )
     try:
         with path.open("rb") as stream:
             entries = tomllib.load(stream)

@@ -28,6 +28,35 @@ def test_help_has_examples(mtpprof: Call, command: str) -> None:
     assert "Examples:" in answer.stdout
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("analyze", ""),
+        ("doctor", ""),
+        ("export", ".", "-o", ""),
+        ("export", ".", "--output="),
+        ("compare", "", "."),
+        ("check", "", "--model", "glm-5.2"),
+        ("predict", "--from", ""),
+        ("report", ""),
+        ("nvtx", "--keep", "", "true"),
+    ],
+)
+def test_an_empty_word_is_not_the_folder_that_one_is_in(mtpprof: Call, words: tuple[str, ...]) -> None:
+    answer = mtpprof(*words)
+    assert answer.returncode == 2
+    assert "of the command line is empty" in answer.stderr
+    assert answer.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("nvtx", "--", "test", "-z", ""), ("nvtx", "test", "-z", ""), ("nvtx", "--max-mb=8", "test", "-z", "")],
+)
+def test_empty_words_of_another_program_are_its_own(mtpprof: Call, words: tuple[str, ...]) -> None:
+    assert "is empty" not in mtpprof(*words).stderr
+
+
 def test_help_lists_the_commands(mtpprof: Call) -> None:
     answer = mtpprof("--help")
     assert all(command in answer.stdout for command in COMMANDS)

@@ -11,6 +11,7 @@ from mtpprof.analyzers.readers.nsys import NsysReader
 from mtpprof.analyzers.readers.nvtxtable import NvtxReader
 from mtpprof.analyzers.table import EventTable
 from mtpprof.analyzers.verdicts import Verdict
+from mtpprof.filekind import no_regular_file
 
 READERS: tuple[Reader, ...] = (NsysReader(), NvtxReader(), KinetoReader())
 """Asked in this order."""
@@ -23,8 +24,11 @@ def reader_for(path: Path, limits: Limits | None = None) -> Reader:
     """The reader of a file, by what it contains.
 
     Raises:
-        TraceFormatError: the file is empty, unreadable, or of no known format.
+        TraceFormatError: the file is empty, unreadable, of no known format, or none.
     """
+    if kind := no_regular_file(path):
+        reason = f"is no regular file but {kind}"
+        raise TraceFormatError(str(path), reason, verdict=Verdict.NOT_A_TRACE)
     source = TextSource(path, limits or Limits())
     head = b""
     for block in source.blocks():

@@ -29,6 +29,7 @@ from mtpprof.analyzers.readers.nvtxproblems import Findings, problems_of
 from mtpprof.analyzers.readers.nvtxtexts import read_texts
 from mtpprof.analyzers.verdicts import Problem
 from mtpprof.errors import InputError
+from mtpprof.filekind import no_regular_file
 from mtpprof.nvtxformat import FILE_SUFFIX, EventKind, PayloadType
 
 FILE_BYTES_MAX = 4 << 30
@@ -134,6 +135,10 @@ def load_capture(path: Path) -> NvtxCapture:
     Raises:
         InputError: the file cannot be read, or is none.
     """
+    if kind := no_regular_file(path):
+        raise InputError(
+            f"{path} is no regular file but {kind}; give a {FILE_SUFFIX} file that mtpprof wrote."
+        )
     try:
         with path.open("rb") as file:
             size = path.stat().st_size

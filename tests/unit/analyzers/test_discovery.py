@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from mtpprof.analyzers.captures import FileSet
 from mtpprof.analyzers.discovery import discover, open_traces, parse_rank_map
 from mtpprof.analyzers.loading import LoadOptions
+from mtpprof.analyzers.readers.nvtx import load_capture
 from mtpprof.analyzers.verdicts import Answer, Verdict, withheld
 from mtpprof.errors import InputError, UsageError
 from tests.traces import FOLDER, needs_traces
@@ -239,6 +242,31 @@ class TestOtherFiles:
             (Verdict.EMPTY, "rank1.json"),
             (Verdict.NOT_A_TRACE, "rank2.pt.trace.json"),
         ]
+
+    @pytest.mark.parametrize("name", ["/dev/zero", "pipe", "socket"])
+    def test_what_is_no_regular_file_is_refused_unopened(self, tmp_path: Path, name: str) -> None:
+        path = tmp_path / name
+        if name == "pipe":
+            os.mkfifo(path)
+        if name == "socket":
+            socket.socket(socket.AF_UNIX).bind(str(path))
+        with pytest.raises(InputError, match="is no regular file but a"):
+            open_traces([path])
+        with pytest.raises(InputError, match="is no regular file but a"):
+            load_capture(path)
+
+    def test_in_a_folder_it_is_named_and_the_others_are_read(self, tmp_path: Path) -> None:
+        trace(tmp_path / "rank0.json", 0)
+        os.mkfifo(tmp_path / "rank1.json")
+        os.mkfifo(tmp_path / "rank0.pid1.nvtx")
+        (tmp_path / "rank2.json").symlink_to("/dev/zero")
+        (tmp_path / "rank3.json").symlink_to("gone")
+        (traces,) = open_traces([tmp_path])
+        assert traces.ranks == (0,)
+        said = [problem.sentence for problem in traces.problems if problem.left_out]
+        assert ["no regular file but a pipe" in text for text in said] == [True, False, False]
+        assert ["no regular file but a character device" in text for text in said] == [False, True, False]
+        assert "cannot be read" in said[2]
 
     def test_front_ends_and_captures_are_no_ranks(self, tmp_path: Path) -> None:
         trace(tmp_path / "rank0.json", 0)
