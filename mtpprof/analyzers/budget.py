@@ -263,7 +263,8 @@ def _check_limits(arm: ArmBudget, side: Side) -> Iterator[BudgetRow]:
     for limit in arm.limit:
         stratum = strata.get(limit.batch)
         if stratum is None:
-            reason = side.missing or f"no steps of the batch {limit.batch!r}"
+            apart = side.traces.apart if side.traces else ""
+            reason = side.missing or apart or f"no steps of the batch {limit.batch!r}"
             yield _row(arm, "calls", Status.UNCHECKED, limit=limit.calls, place=limit, note=reason)
             continue
         total = _by_phase_and_kind(stratum).get(

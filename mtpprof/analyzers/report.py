@@ -257,15 +257,16 @@ def _arm_report(
     missing = _missing(run, arm, side)
     calls = numbered_calls(traces) if traces else None
     mismatches = [] if calls is None else _mismatches(calls, case, spec, workload, arm)
+    counted = None if traces is None or traces.apart else calls
     accepted = acceptance(side.outputs)
     return ArmReport(
         name=arm.name,
         enabled=arm.enabled,
         repeats=arm.repeats,
-        missing="; ".join(missing) or None,
+        missing="; ".join([*missing, *_apart(traces)]) or None,
         damaged=side.damaged or bool(side.unreadable) or (run.status == "complete" and bool(missing)),
-        groups=[] if calls is None else groups_of(calls),
-        totals=None if calls is None else totals_of(calls),
+        groups=[] if counted is None else groups_of(counted),
+        totals=None if counted is None else totals_of(counted),
         as_expected=None if calls is None else not mismatches,
         mismatches=mismatches,
         excess=_excess(traces, spec, workload) if traces else [],
@@ -291,6 +292,11 @@ def _missing(run: RunRecord, arm: ArmRecord, side: Side) -> list[str]:
     if given < timed and OUTPUTS_FILE not in side.unreadable:
         missing.append(f"outputs of {given} of {timed} rounds")
     return missing
+
+
+def _apart(traces: Traces | None) -> Iterable[str]:
+    if traces is not None and traces.apart:
+        yield f"calls and bytes are not one number: {traces.apart}"
 
 
 def numbered_calls(traces: Traces) -> Calls:

@@ -139,7 +139,7 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
     """Everything that two sides support saying of their difference."""
     caveats = list(_setting_caveats(base, arm))
     pairings: list[Pairing] = []
-    if base.traces is not None and arm.traces is not None:
+    if base.traces is not None and arm.traces is not None and base.traces.strata and arm.traces.strata:
         pairings, alone = pair(_comparable(base, arm, base.traces), arm.traces.strata)
         caveats += [f"{sentence}." for sentence in alone]
     strata = [_stratum_difference(base, arm, pairing) for pairing in pairings]
@@ -213,6 +213,8 @@ def _trace_caveats(base: Side, arm: Side, strata: Sequence[StratumDifference]) -
         if side.traces is None:
             yield f"{side.label}: {side.missing}; collectives are not compared."
             continue
+        if side.traces.apart:
+            yield f"{side.label}: {side.traces.apart}; these steps are not compared."
         for item in side.traces.found.withheld:
             yield f"{side.label}: {item.answer}: {item.reason.rstrip('.')}."
     for stratum in strata:
@@ -239,7 +241,7 @@ def _acceptance_caveats(ours: Acceptance | None, theirs: Acceptance | None) -> I
 
 def _stratum_difference(base: Side, arm: Side, pairing: Pairing) -> StratumDifference:
     notes = []
-    if pairing.same_batch and (pairing.base.uneven or pairing.arm.uneven):
+    if pairing.base.uneven or pairing.arm.uneven:
         notes.append("not every rank and step issues the same collectives; figures are means")
     return StratumDifference(
         batch=pairing.base.batch.text,
@@ -433,6 +435,9 @@ def _waterfall(
     if base.traces is None or arm.traces is None:
         return None, base.missing or arm.missing
     main = pairings[0] if pairings else None
+    if main is None and (base.traces.apart or arm.traces.apart):
+        apart = base if base.traces.apart else arm
+        return None, f"{apart.label}: {base.traces.apart or arm.traces.apart}"
     if main is None or not main.same_batch:
         return None, "the sides have no steps that are known to be of the same batch"
     ours = _steps_in(base.traces.composition, main.base.rows)

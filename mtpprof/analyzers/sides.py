@@ -14,6 +14,7 @@ from statistics import median
 import msgspec
 import numpy as np
 
+from mtpprof.analyzers.agreement import find_disagreement
 from mtpprof.analyzers.attribution import Attribution, Options, analyze
 from mtpprof.analyzers.calls import Calls
 from mtpprof.analyzers.composition import Composition, compose
@@ -51,6 +52,8 @@ class Traces:
     composition: Composition
     work: tuple[Work, ...]
     """What each rank computed, by trace."""
+    apart: str = ""
+    """Why steps are left out of `strata`: ranks that did not do the same in them; empty: none are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -237,9 +240,16 @@ def _arm_traces(
         opened = open_traces(paths)
         if unfit := why_unfit(opened, case.tp, ranked):
             return None, unfit, True
-        return traces_of(_one_run(paths, opened), spec, workload), "", False
+        return _agreeing(traces_of(_one_run(paths, opened), spec, workload)), "", False
     except InputError as error:
         return None, str(error), True
+
+
+def _agreeing(traces: Traces) -> Traces:
+    """The traces without the strata of steps in which not all ranks did the same."""
+    found = find_disagreement(traces.calls, traces.found.steps)
+    kept = [stratum for stratum in traces.strata if not stratum.rows & found.rows]
+    return replace(traces, strata=kept, apart=found.reason)
 
 
 def spec_of(directory: RunDirectory, case: CaseRecord) -> ModelSpec:

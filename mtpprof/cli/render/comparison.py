@@ -41,6 +41,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         )
     if difference.payload_bytes:
         yield f"Payload: {difference.payload_bytes:+,.0f} B per step and rank ({difference.strata[0].batch})."
+    for stratum in difference.strata:
+        yield from (f"{stratum.batch}: {note}." for note in stratum.notes)
     yield from engagement_notes(difference)
     if difference.output is not None and not difference.output.same:
         yield f"Tokens: {output_text(difference.output)}."

@@ -125,6 +125,9 @@ ROWS: tuple[tuple[str, Cell], ...] = (
 
 
 def _notes(case: CaseReport) -> Iterator[str]:
+    for arm in case.arms:
+        if arm.missing:
+            yield f"`{arm.name}`: {arm.missing}."
     for difference in case.differences:
         found = [change for change in merged_drafts(difference.changes) if change.what != "moved"]
         if found:

@@ -67,7 +67,8 @@ def _noise_notes(differences: Sequence[Difference]) -> Iterator[str]:
     for difference in differences:
         yield from claim_notes(difference)
         if difference.no_waterfall:
-            yield f"{difference.arm}: no waterfall: {difference.no_waterfall}."
+            what = "waterfall" if difference.strata else "calls, bytes or waterfall"
+            yield f"{difference.arm}: no {what}: {difference.no_waterfall}."
 
 
 def claim_notes(difference: Difference) -> Iterator[str]:

@@ -1,0 +1,100 @@
+"""Ranks that did not do the same in the same step: no figure of theirs is one number."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mtpprof.analyzers.agreement import find_disagreement
+from mtpprof.analyzers.budget import check_budget, make_budget
+from mtpprof.analyzers.comparison import compare_targets, parse_target, sides_of
+from mtpprof.analyzers.report import make_report
+from mtpprof.analyzers.sides import run_side
+from mtpprof.cli.render.comparison import comparison_tables
+from mtpprof.cli.render.pullrequest import pull_request
+from mtpprof.cli.render.report import case_tables
+from mtpprof.rundir import RunDirectory
+from tests.runs import Recipe, write_run
+
+REASON = (
+    "rank 2 did not do what rank 0 did in 3 of 3 steps "
+    "(step 0: 12 calls, 13,056 B of payload against 12 calls, 26,112 B of payload)"
+)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    recipe = Recipe(models=("nemotron-3-super",), tp=4, concurrency=(2, 4))
+    return write_run(tmp_path_factory.mktemp("run") / "made", recipe)
+
+
+@pytest.fixture(scope="module")
+def mixed(good: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """In the place of rank 2 of the second case's baseline lies that of the first case."""
+    directory = RunDirectory(Path(shutil.copytree(good.root, tmp_path_factory.mktemp("run") / "mixed")))
+    first, second = directory.run().cases
+    shutil.copy(directory.trace(first.id, "baseline", 2), directory.trace(second.id, "baseline", 2))
+    return directory
+
+
+def test_ranks_that_did_the_same_agree(good: RunDirectory) -> None:
+    run = good.run()
+    for case in run.cases:
+        for arm in case.arms:
+            traces = run_side(good, run, case, arm).traces
+            if traces is not None:
+                assert find_disagreement(traces.calls, traces.steps).rows == frozenset()
+                assert (traces.apart, len(traces.strata)) == ("", 1)
+
+
+def test_no_figure_is_made_of_ranks_that_did_not_do_the_same(mixed: RunDirectory) -> None:
+    report = make_report(mixed)
+    whole, broken = report.cases
+    assert whole.differences[0].calls == -3
+    baseline = broken.arms[0]
+    assert (baseline.totals, baseline.groups, baseline.excess) == (None, [], [])
+    assert baseline.missing == f"calls and bytes are not one number: {REASON}"
+    assert not baseline.damaged, "what the ranks did is known, and told"
+    assert {mismatch.ranks for mismatch in baseline.mismatches} == {(2,)}
+    (entry,) = broken.differences
+    assert (entry.calls, entry.payload_bytes, entry.wire_bytes, entry.collective_ns) == (None,) * 4
+    assert (entry.changes, entry.waterfall, entry.no_waterfall) == ([], None, f"baseline: {REASON}")
+    assert entry.step.difference is not None, "times were measured without the traces"
+    assert f"baseline: {REASON}; these steps are not compared." in entry.caveats
+
+
+def test_every_answer_names_the_rank(mixed: RunDirectory) -> None:
+    report = make_report(mixed)
+    saved = next(table for table in case_tables(report.cases[1]) if table.title.startswith("saved"))
+    assert saved.rows[0][2:5] == ("?", "?", "?")
+    assert f"commutative-reduce: no calls, bytes or waterfall: baseline: {REASON}." in saved.note
+    assert f"`baseline`: calls and bytes are not one number: {REASON}." in pull_request(report)
+    case = report.cases[1].id
+    (only,) = compare_targets(
+        parse_target(f"{mixed.root}:{case}/baseline"), parse_target(f"{mixed.root}:{case}/commutative-reduce")
+    ).comparisons
+    assert only.difference.calls is None
+    assert REASON in comparison_tables(only)[0].note
+
+
+def test_a_budget_is_not_kept_by_a_mean_of_ranks(good: RunDirectory, mixed: RunDirectory) -> None:
+    case = good.run().cases[1].id
+    budget = make_budget(sides_of(parse_target(f"{good.root}:{case}/baseline")), time=False)
+    kept, broken = (
+        check_budget(budget, sides_of(parse_target(f"{run.root}:{case}/baseline"))) for run in (good, mixed)
+    )
+    assert kept.passed
+    assert not broken.passed
+    assert {row.note for row in broken.rows if row.what == "calls"} == {REASON}
+
+
+def test_a_capture_of_such_ranks_says_that_its_figures_are_means(mixed: RunDirectory) -> None:
+    case = mixed.run().cases[1].id
+    base, arm = (parse_target(str(mixed.arm(case, arm))) for arm in ("baseline", "commutative-reduce"))
+    (only,) = compare_targets(base, arm).comparisons
+    assert (
+        "not every rank and step issues the same collectives; figures are means."
+        in comparison_tables(only)[0].note
+    )
