@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,6 +23,8 @@ from mtpprof.analyzers.table import EventTable, TraceSet
 from mtpprof.analyzers.verdicts import Problem, Verdict
 from mtpprof.errors import InputError, UsageError
 from mtpprof.filekind import no_regular_file
+from mtpprof.nvtxformat import FILE_SUFFIX
+from mtpprof.rundir import OUTPUTS_FILE, REPORT_FILE, RUN_FILE, TIMING_FILE
 
 RankMap = Mapping[str, int]
 """File name, path or glob → rank."""
@@ -34,7 +36,7 @@ _RANK_PATTERNS = (
 """What a name says of the rank, the most explicit first; read in the file's name, then in its directory's."""
 _CAPTURE = re.compile(r"graph_capture|capture_traces")
 _FRONT_END = re.compile(r"async_llm|api_server|frontend")
-_RUN_FILES = frozenset({"run.json", "report.json", "timing.json", "outputs.json"})
+_RUN_FILES = frozenset({RUN_FILE, REPORT_FILE, TIMING_FILE, OUTPUTS_FILE})
 """Files of mtpprof's own run directories that are no traces."""
 _QUIET = frozenset({Verdict.NOT_A_TRACE})
 
@@ -55,26 +57,22 @@ def discover(
     """
     limits = limits or Limits()
     found = list(_candidates(paths))
+    looked = list(_looked(found, limits))
+    captures = list(_captures_alone(paths, [path for path, _, _ in looked]))
+    looked += _looked(captures, limits)
     rank_map = rank_map or {}
-    _check_map(rank_map, [path for path, _ in found])
+    _check_map(rank_map, [path for path, _ in (*found, *captures)])
     groups: dict[Path, list[TraceFile]] = defaultdict(list)
     refused: dict[Path, list[Problem]] = defaultdict(list)
-    for path, named in found:
-        try:
-            peek = reader_for(path, limits).peek(path, limits)
-        except TraceFormatError as error:
-            if named or error.verdict not in _QUIET or "trace" in path.name or no_regular_file(path):
-                refused[path.parent].append(error.problem())
-            continue
-        kind = None if named else _no_rank_at_all(path)
-        if kind is not None:
-            refused[path.parent].append(kind)
-            continue
-        groups[path.parent].append(_ranked(path, peek, named, rank_map))
+    for path, named, told in looked:
+        if isinstance(told, Problem):
+            refused[path.parent].append(told)
+        else:
+            groups[path.parent].append(_ranked(path, told, named, rank_map))
     if not groups and not refused:
         listed = ", ".join(str(path) for path in paths)
         raise InputError(
-            f"{listed}: no trace found there; give torch profiler JSON or Nsight Systems SQLite files."
+            f"{listed}: no trace found there; give torch profiler JSON, Nsight Systems SQLite or NVTX files."
         )
     sets = [
         part
@@ -82,6 +80,20 @@ def discover(
         for part in runs_of(folder, groups.get(folder, []), tuple(refused.get(folder, ())))
     ]
     return labelled(merged(sets))
+
+
+def _looked(
+    found: Iterable[tuple[Path, bool]], limits: Limits
+) -> Iterator[tuple[Path, bool, Peek | Problem]]:
+    """The first look at files: what each says of itself, or why it is left out; what was never a trace is passed over."""
+    for path, named in found:
+        try:
+            peek = reader_for(path, limits).peek(path, limits)
+        except TraceFormatError as error:
+            if named or error.verdict not in _QUIET or "trace" in path.name or no_regular_file(path):
+                yield path, named, error.problem()
+        else:
+            yield path, named, (None if named else _no_rank_at_all(path)) or peek
 
 
 def open_traces(
@@ -170,6 +182,23 @@ def _candidates(paths: Sequence[Path]) -> Iterable[tuple[Path, bool]]:
             if where not in seen:
                 seen.add(where)
                 yield file, not path.is_dir()
+
+
+def _captures_alone(paths: Sequence[Path], traces: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """NVTX captures of folders without a trace, as `_candidates` gives traces: beside one they are joined to it (`nvtxattach`).
+
+    Those of a run belong to traces that it has yet to write.
+    """
+    known = [trace.resolve() for trace in traces]
+    seen: set[Path] = set()
+    for folder in paths:
+        where = folder.resolve()
+        if (folder / RUN_FILE).exists() or any(trace.is_relative_to(where) for trace in known):
+            continue
+        for file in sorted(folder.rglob(f"*{FILE_SUFFIX}")):
+            if _searched(file, folder) and file.resolve() not in seen:
+                seen.add(file.resolve())
+                yield file, False
 
 
 def _searched(file: Path, root: Path) -> bool:

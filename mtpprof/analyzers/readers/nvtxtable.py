@@ -28,7 +28,7 @@ from mtpprof.nvtxformat import MAGIC
 
 
 class NvtxReader:
-    """Files of the NVTX injection. Folders are not searched for them: they lie beside the trace of the same rank."""
+    """Files of the NVTX injection. Folders are searched for them by discovery, where they hold no traces to which they belong."""
 
     name = "nvtx"
     version = 1

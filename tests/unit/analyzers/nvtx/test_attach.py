@@ -23,6 +23,7 @@ from mtpprof.analyzers.nvtxbytes import MEASURED_BY_NVTX, only_around
 from mtpprof.analyzers.perfetto.export import Export
 from mtpprof.analyzers.perfetto.files import format_of
 from mtpprof.analyzers.table import EVENT_COLUMNS, Category, EventTable, Track
+from mtpprof.errors import InputError
 from mtpprof.ranges import CollectiveRange
 from tests.runs import BASE_NS, trace
 from tests.unit.analyzers.nvtx.test_nccl import ALL_GATHER, ALL_REDUCE, INIT_RANK, call, definitions
@@ -269,3 +270,35 @@ def test_a_missing_capture_is_said(tmp_path: Path, damage: str) -> None:
     (sentence,) = table.nvtx.sentences
     assert ("is empty" if damage == "unreadable" else "the capture library was not loaded") in sentence
     assert sentence in " ".join(found(table).notes)
+
+
+def test_captures_alone_are_traces_and_beside_traces_they_are_not(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        captured(tmp_path / "kept" / f"rank{rank}.pid{40 + rank}.nvtx", rank=rank)
+    (tmp_path / "kept" / "notes.json").write_text('{"a": 1}')
+    (alone,) = open_traces([tmp_path / "kept"])
+    assert [(table.meta.rank, table.meta.reader) for table in alone.tables] == [(0, "nvtx"), (1, "nvtx")]
+    (twice,) = open_traces([tmp_path / "kept", tmp_path / "kept" / ".." / "kept"])
+    assert twice.ranks == (0, 1)
+    write(tmp_path / "kept")
+    write(tmp_path / "above" / "rank0")
+    captured(tmp_path / "above" / "nvtx" / "rank0.pid42.nvtx")
+    for folder in (tmp_path / "kept", tmp_path / "above"):
+        (joined,) = open_traces([folder, folder / ".." / folder.name])
+        assert [table.meta.reader for table in joined.tables] == ["kineto"]
+
+
+def test_captures_of_a_run_without_traces_yet_are_no_traces(tmp_path: Path) -> None:
+    captured(tmp_path / "run" / "nvtx" / "rank0.pid42.nvtx")
+    (tmp_path / "run" / "run.json").write_text("{}")
+    with pytest.raises(InputError, match="no trace found there"):
+        open_traces([tmp_path / "run"])
+    (asked_for,) = open_traces([tmp_path / "run" / "nvtx"])
+    assert asked_for.ranks == (0,)
+
+
+def test_a_damaged_trace_beside_captures_is_named_and_they_do_not_stand_in_for_it(tmp_path: Path) -> None:
+    captured(tmp_path / "rank0.pid42.nvtx")
+    (tmp_path / "rank0.trace.json").write_bytes(b"")
+    with pytest.raises(InputError, match=r"rank0\.trace\.json: is empty"):
+        open_traces([tmp_path])

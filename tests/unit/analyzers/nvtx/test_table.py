@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from mtpprof.analyzers.readers import TraceFormatError, read_file, reader_for
-from mtpprof.analyzers.readers.nvtxtable import NvtxReader
 from mtpprof.analyzers.table import Category
 from mtpprof.analyzers.verdicts import Verdict
 from mtpprof.nvtxformat import DefinitionKind
@@ -65,8 +64,3 @@ def test_a_damaged_capture_is_a_format_error_with_the_reason(tmp_path: Path) -> 
     path.write_bytes(Written().data()[:100])
     with pytest.raises(TraceFormatError, match=r"pid1\.nvtx: is no NVTX capture of mtpprof: it is too short"):
         read_file(path)
-
-
-def test_folders_are_not_searched_for_captures() -> None:
-    """They lie beside the trace of the same rank, which they would make a duplicate."""
-    assert NvtxReader.suffixes == ()
