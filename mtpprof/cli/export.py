@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from mtpprof.cli.analyze import attribution_options
 from mtpprof.cli.output import Format, Table, stderr_console, write_json, write_tables
 from mtpprof.cli.units import bytes_text
 from mtpprof.errors import InputError, UsageError
-from mtpprof.rundir import RUN_FILE, ArmRecord, CaseRecord, RunDirectory
+from mtpprof.rundir import RUN_FILE, ArmRecord, CaseRecord, RunDirectory, Status
 
 if TYPE_CHECKING:
     from mtpprof.analyzers.attribution import Options as AnalysisOptions
@@ -152,7 +153,7 @@ def _sources(
         return _of_run(RunDirectory(run), case, compare or ((arm,) if arm is not None else None))
     if case is not None or arm is not None:
         raise UsageError(
-            f"--case and --arm need a run directory, made by `mtpprof run`; {paths or 'no path'} is none."
+            f"--case and --arm need a run directory, made by `mtpprof run`; {', '.join(map(str, paths)) or 'no path'} is none."
         )
     if compare is None:
         if not paths:
@@ -179,10 +180,10 @@ def _of_run(directory: RunDirectory, case_id: str | None, arms: Sequence[str] | 
         if case_id in (None, case.id) and set(arms or ()) <= {item.name for item in case.arms}
     ]
     if not fitting:
-        there = sorted({item.name for case in record.cases for item in case.arms})
-        raise UsageError(
-            f"{directory.root} has no case with arms {', '.join(arms or ())}; it has {', '.join(there)}."
-        )
+        asked = [case for case in record.cases if case_id in (None, case.id)]
+        there = sorted({item.name for case in asked for item in case.arms if item.repeats is None})
+        where = f"no case of {directory.root} has" if case_id is None else f"case {case_id} does not have"
+        raise UsageError(f"{where} the arms {', '.join(arms or ())}; choose from {', '.join(there)}.")
     case = fitting[0]
     chosen = arms or (case.arms[0].name,)
     if (case_id is None and len(known) > 1) or (arms is None and len(case.arms) > 1):
@@ -192,18 +193,33 @@ def _of_run(directory: RunDirectory, case_id: str | None, arms: Sequence[str] | 
             f"--arm and --compare may be {others}."
         )
     return [
-        _of_arm(directory, case, next(item for item in case.arms if item.name == name)) for name in chosen
+        _of_arm(directory, record.status, case, next(item for item in case.arms if item.name == name))
+        for name in chosen
     ]
 
 
-def _of_arm(directory: RunDirectory, case: CaseRecord, arm: ArmRecord) -> Source:
+def _of_arm(directory: RunDirectory, status: Status, case: CaseRecord, arm: ArmRecord) -> Source:
+    """The traces of an arm.
+
+    Raises:
+        UsageError: the arm is timed only.
+        InputError: its traces are not there.
+    """
+    if arm.repeats is not None:
+        traced = ", ".join(item.name for item in case.arms if item.repeats is None)
+        raise UsageError(
+            f"{arm.name} of {case.id} has no traces: it repeats {arm.repeats} for the noise floor and is timed only; "
+            f"choose from {traced}."
+        )
     paths = directory.captured(case.id, arm.name, case.tp)
     there = tuple(path for path in paths if path.is_file())
     if not there:
-        raise InputError(
-            f"{directory.arm(case.id, arm.name)}: has no traces yet; wait for the run, or finish it with "
-            f"`mtpprof run --resume {directory.root}`."
-        )
+        folder = directory.arm(case.id, arm.name)
+        if status == "running":
+            raise InputError(f"{folder}: has no traces yet; wait for the run.")
+        why = "they are gone from a complete run" if status == "complete" else f"the run is {status}"
+        again = shlex.join(["mtpprof", "run", "--resume", str(directory.root)])
+        raise InputError(f"{folder}: has no traces, {why}; record them with `{again}`.")
     return Source(name=arm.name, paths=there)
 
 
@@ -269,4 +285,4 @@ def _show(done: Exported, queries: Path | None, style: Format) -> None:
     rows += list(done.clocks)
     write_tables([Table(title="Export", columns=("what", "figure"), rows=rows)], style)
     if style is Format.TABLE:
-        stderr_console().print(f"Open it with: mtpprof view {done.path}")
+        stderr_console().print(f"Open it with: {shlex.join(['mtpprof', 'view', str(done.path)])}")

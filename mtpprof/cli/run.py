@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -342,7 +343,7 @@ def _carry_out(record: Any, directory: Any, nodes: Any) -> None:
         if directory.root.exists() and nodes.rank == 0 and (directory.root / "run.json").exists():
             progress.say(
                 f"mtpprof: {windows - left} of {windows} windows are finished and kept; "
-                f"go on with: mtpprof run --resume {_short(directory.root)}"
+                f"go on with: {shlex.join(['mtpprof', 'run', '--resume', _short(directory.root)])}"
             )
         raise
 

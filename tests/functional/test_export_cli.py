@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mtpprof.cli.view import ui_folder
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir import RunDirectory, Status
 from tests.functional.conftest import Answer
 from tests.functional.perfetto_engine import load, needs_engine
 from tests.runs import Recipe, write_run
@@ -145,8 +147,8 @@ def test_steps_and_ranks_make_the_file_smaller(mtpprof: Call, run: RunDirectory)
         (["run", "-o", "absent/out.json"], 2, "there is no folder absent"),
         (["-o", "out.json"], 2, "give a run directory"),
         (["run", "-o", "out.json", "--case", "other"], 2, "--case other"),
-        (["run", "-o", "out.json", "--arm", "other"], 2, "no case with arms other"),
-        (["run", "-o", "out.json", "--compare", "baseline", "other"], 2, "other"),
+        (["run", "-o", "out.json", "--arm", "other"], 2, "no case of run has the arms other;"),
+        (["run", "-o", "out.json", "--compare", "baseline", "other"], 2, "the arms baseline, other;"),
         (
             ["run", "-o", "out.json", "--arm", "baseline", "--compare", "baseline", "all-on"],
             2,
@@ -156,7 +158,7 @@ def test_steps_and_ranks_make_the_file_smaller(mtpprof: Call, run: RunDirectory)
         (["run", "-o", "out.json", "--ranks", "x"], 2, "--ranks x"),
         (["run", "-o", "out.json", "--window", "5"], 2, "--window 5"),
         (["run", "-o", "out.json", "--steps", "70:80"], 2, "nothing of the traces"),
-        (["run", "-o", "out.json", "--arm", "baseline-repeat"], 3, "has no traces yet"),
+        (["run", "-o", "out.json", "--arm", "baseline-repeat"], 2, "repeats baseline for the noise floor"),
         (["nowhere", "-o", "out.json"], 3, "nowhere"),
         (["nowhere", "-o", "out.json", "--arm", "x"], 2, "need a run directory"),
     ],
@@ -168,7 +170,42 @@ def test_wrong_words_are_refused_in_a_sentence(
     assert answer.returncode == code, answer.stderr
     assert sentence in answer.stderr
     assert "Traceback" not in answer.stderr
+    assert "yet" not in answer.stderr
+    assert "choose from" not in answer.stderr or "repeat" not in answer.stderr.partition("choose from")[2]
     assert not list(run.root.parent.glob("out*"))
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (
+            "complete",
+            "has no traces, they are gone from a complete run; record them with `mtpprof run --resume run`.",
+        ),
+        ("failed", "has no traces, the run is failed; record them with `mtpprof run --resume run`."),
+    ],
+)
+def test_why_an_arm_has_no_traces(mtpprof: Call, run: RunDirectory, status: Status, sentence: str) -> None:
+    record = run.run()
+    run.write_run(msgspec.structs.replace(record, status=status))
+    for rank in range(2):
+        run.trace(record.cases[0].id, "all-on", rank).unlink()
+    answer = mtpprof("export", "run", "-o", "out.json", "--arm", "all-on")
+    assert answer.returncode == 3
+    assert sentence in answer.stderr
+
+
+def test_lines_to_copy_are_quoted_for_a_shell(mtpprof: Call, run: RunDirectory, tmp_path: Path) -> None:
+    odd = tmp_path / "q'uote $(id) x"
+    run.root.rename(odd)
+    exported = mtpprof("export", odd.name, "-o", f"{odd.name}/out.json", "--ranks", "0")
+    assert exported.returncode == 0, exported.stderr
+    reported = mtpprof("report", odd.name)
+    (viewed,) = [line for line in exported.stderr.splitlines() if line.startswith("Open it with: ")]
+    assert shlex.split(viewed.removeprefix("Open it with: ")) == ["mtpprof", "view", f"{odd.name}/out.json"]
+    (deeper,) = [line for line in reported.stdout.splitlines() if line.startswith("Look deeper: ")]
+    assert shlex.split(deeper)[-1] == odd.name
+    assert shlex.split(deeper)[4] == odd.name
 
 
 def test_a_trace_is_not_written_over_itself(mtpprof: Call, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -50,7 +51,8 @@ def heading(case: CaseReport) -> str:
 
 def next_commands(directory: Path) -> str:
     """What to type to look deeper."""
-    return f"Look deeper: mtpprof report {directory} --format html > report.html, or mtpprof dashboard {directory}"
+    run = shlex.quote(str(directory))
+    return f"Look deeper: mtpprof report {run} --format html > report.html, or mtpprof dashboard {run}"
 
 
 def _notes(case: CaseReport) -> Iterator[str]:

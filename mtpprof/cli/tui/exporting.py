@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def export_perfetto(command: RunCommand, chosen: Chosen) -> str:
     else:
         raise UsageError("Nothing is open that could be exported.")
     _checked(command, words)
-    return f"Written: {target}. Open it with: mtpprof view {target.name}"
+    return f"Written: {target}. Open it with: {shlex.join(['mtpprof', 'view', str(target)])}"
 
 
 def export_report(command: RunCommand, run: Path | None, style: str) -> str:
