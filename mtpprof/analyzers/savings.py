@@ -7,7 +7,6 @@ do not support is None with its reason, and what stands in the way of a comparis
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from statistics import fmean, median
 
 import msgspec
@@ -25,7 +24,7 @@ from mtpprof.analyzers.engagement import (
 )
 from mtpprof.analyzers.expected import observed_entries
 from mtpprof.analyzers.sameoutput import Acceptance, SameOutput, acceptance, same_output
-from mtpprof.analyzers.sides import Side, Traces
+from mtpprof.analyzers.sides import Side
 from mtpprof.analyzers.stats import (
     CONFIDENCE,
     Claim,
@@ -37,7 +36,6 @@ from mtpprof.analyzers.stats import (
     welch_interval,
 )
 from mtpprof.analyzers.strata import Pairing, Stratum, added, pair
-from mtpprof.analyzers.table import MISSING
 from mtpprof.analyzers.totals import Totals
 from mtpprof.analyzers.waterfall import Waterfall, make_waterfall, per_token
 from mtpprof.models.optimizations import CATALOGUE, OPT_IN
@@ -64,6 +62,8 @@ class StepChange(Record, frozen=True, kw_only=True):
     reason: str
     shared_cores: bool = False
     """Whether ranks shared CPU cores: a claim is then one about turns on those cores, not about communication."""
+    paired: bool = True
+    """Whether both sides were measured in the same rounds of one run; False: `noise` is that of the noisier run."""
 
     @property
     def difference_ns(self) -> int | None:
@@ -91,7 +91,7 @@ class StratumDifference(Record, frozen=True, kw_only=True):
     batch: str
     arm_batch: str
     same_batch: bool
-    """False: only numbers of calls compare."""
+    """Of one batch, and of sides that are alike in all else that decides message sizes; False: only numbers of calls compare."""
     base_steps: int
     arm_steps: int
     base: Totals
@@ -140,7 +140,8 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
     caveats = list(_setting_caveats(base, arm))
     pairings: list[Pairing] = []
     if base.traces is not None and arm.traces is not None and base.traces.strata and arm.traces.strata:
-        pairings, alone = pair(_comparable(base, arm, base.traces), arm.traces.strata)
+        alike = not _unlike(base, arm)
+        pairings, alone = pair(base.traces.strata, arm.traces.strata, alike=alike)
         caveats += [f"{sentence}." for sentence in alone]
     strata = [_stratum_difference(base, arm, pairing) for pairing in pairings]
     caveats += _trace_caveats(base, arm, strata)
@@ -178,14 +179,9 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
     )
 
 
-def _comparable(base: Side, arm: Side, traces: Traces) -> list[Stratum]:
-    """Strata of the baseline; without their batch where the sides differ in what decides message sizes."""
-    if not any(_differs(base, arm, name) for name in SAME_BATCH_SETTINGS):
-        return traces.strata
-    return [
-        replace(stratum, batch=stratum.batch._replace(rows=MISSING, sequences=MISSING))
-        for stratum in traces.strata
-    ]
+def _unlike(base: Side, arm: Side) -> list[str]:
+    """Settings that decide message sizes in which the sides differ."""
+    return [name for name in SAME_BATCH_SETTINGS if _differs(base, arm, name)]
 
 
 def _differs(base: Side, arm: Side, name: str) -> bool:
@@ -217,11 +213,15 @@ def _trace_caveats(base: Side, arm: Side, strata: Sequence[StratumDifference]) -
             yield f"{side.label}: {side.traces.apart}; these steps are not compared."
         for item in side.traces.found.withheld:
             yield f"{side.label}: {item.answer}: {item.reason.rstrip('.')}."
+    unlike = _unlike(base, arm)
     for stratum in strata:
         if stratum.same_batch:
             continue
-        what = f"Batches differ ({stratum.batch} against {stratum.arm_batch})"
-        if stratum.batch == stratum.arm_batch:
+        if stratum.batch != stratum.arm_batch:
+            what = f"Batches differ ({stratum.batch} against {stratum.arm_batch})"
+        elif unlike:
+            what = f"{stratum.batch}: the sides differ in {' and '.join(unlike)}"
+        else:
             what = f"The batch of {stratum.batch} is not told"
         yield f"{what}: numbers of calls compare, bytes and times do not."
 
@@ -404,6 +404,7 @@ def step_change(base: Side, arm: Side, confidence: float = CONFIDENCE) -> StepCh
         claim=claim,
         reason=reason,
         shared_cores=bool(base.shared_cores or arm.shared_cores),
+        paired=paired,
     )
 
 
@@ -438,6 +439,8 @@ def _waterfall(
     if main is None and (base.traces.apart or arm.traces.apart):
         apart = base if base.traces.apart else arm
         return None, f"{apart.label}: {base.traces.apart or arm.traces.apart}"
+    if unlike := _unlike(base, arm):
+        return None, f"the sides differ in {' and '.join(unlike)}"
     if main is None or not main.same_batch:
         return None, "the sides have no steps that are known to be of the same batch"
     ours = _steps_in(base.traces.composition, main.base.rows)

@@ -82,6 +82,8 @@ class NoiseFloor:
     """No difference up to this size is called one: the A/A interval's bound that is farthest from zero."""
     detectable: float
     """Minimum detectable effect: a true difference of this size is found with probability `POWER`."""
+    level: float
+    """Mean of the baseline that was repeated: what the others are small or large against."""
 
     def scaled(self, factor: float) -> NoiseFloor:
         """The floor of a contrast whose standard error is `factor` times that of a plain difference."""
@@ -89,6 +91,7 @@ class NoiseFloor:
             interval=self.interval.scaled(factor),
             floor=self.floor * abs(factor),
             detectable=self.detectable * abs(factor),
+            level=self.level,
         )
 
 
@@ -242,6 +245,7 @@ def noise_floor(
         interval=interval,
         floor=max(abs(interval.low), abs(interval.high)),
         detectable=minimum_detectable(spread, len(base), confidence),
+        level=fmean(base),
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from mtpprof.analyzers.calls import I64, Calls
 from mtpprof.analyzers.distinct import distinct_rows
 from mtpprof.analyzers.steps import Steps
+from mtpprof.analyzers.strata import counted
 from mtpprof.analyzers.table import MISSING, Bools
 
 FORM = ("kind", "implementation", "fused")
@@ -41,9 +42,8 @@ class Batch:
     sequences: int | None
 
     def __str__(self) -> str:
-        known = [f"{self.rows} rows"] * (self.rows is not None) + [f"{self.sequences} sequences"] * (
-            self.sequences is not None
-        )
+        sizes = ((self.rows, "row"), (self.sequences, "sequence"))
+        known = [counted(number, name) for number, name in sizes if number is not None]
         return f"{self.phase or 'steps'} of {', '.join(known)}" if known else (self.phase or "steps")
 
 

@@ -39,6 +39,11 @@ class Form(NamedTuple):
     implementation: str
 
 
+def counted(number: int, name: str) -> str:
+    """`1 row`, `8 rows`."""
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
 class Batch(NamedTuple):
     """What steps have in common. -1: the trace does not tell."""
 
@@ -49,9 +54,9 @@ class Batch(NamedTuple):
     @property
     def text(self) -> str:
         """`target, 8 rows of 8 sequences`, or `steps` where the trace tells nothing."""
-        size = f"{self.rows} rows" if self.rows != MISSING else ""
+        size = counted(self.rows, "row") if self.rows != MISSING else ""
         if self.sequences != MISSING and size:
-            size += f" of {self.sequences} sequences"
+            size += f" of {counted(self.sequences, 'sequence')}"
         return ", ".join(filter(None, (self.phase or "steps", size)))
 
 
@@ -150,24 +155,35 @@ class Pairing:
 
     base: Stratum
     arm: Stratum
+    alike: bool = True
+    """False: something else than the batch decides message sizes and differs, the number of ranks for one."""
 
     @property
     def same_batch(self) -> bool:
         """Whether sizes and times compare, or only numbers of calls: a batch that is not told may be any."""
-        return self.base.batch == self.arm.batch and self.base.batch.rows != MISSING
+        return self.alike and self.base.batch == self.arm.batch and self.base.batch.rows != MISSING
 
 
-def pair(base: Iterable[Stratum], arm: Iterable[Stratum]) -> tuple[list[Pairing], list[str]]:
-    """Strata of two captures that can be compared, the same batches first, and sentences on those that cannot."""
+def pair(
+    base: Iterable[Stratum], arm: Iterable[Stratum], *, alike: bool = True
+) -> tuple[list[Pairing], list[str]]:
+    """Strata of two captures that can be compared, the same batches first, and sentences on those that cannot.
+
+    Args:
+        base: Of the first capture.
+        arm: Of the second.
+        alike: Whether the two are alike in all that decides message sizes beside the batch.
+    """
     left = {stratum.batch: stratum for stratum in base}
     right = {stratum.batch: stratum for stratum in arm}
-    pairs = [Pairing(base=left.pop(batch), arm=right.pop(batch)) for batch in list(left) if batch in right]
+    both = [batch for batch in left if batch in right]
+    pairs = [Pairing(base=left.pop(batch), arm=right.pop(batch), alike=alike) for batch in both]
     leftovers: list[str] = []
     for phase in dict.fromkeys(batch.phase for batch in (*left, *right)):
         ours = _merged([stratum for batch, stratum in left.items() if batch.phase == phase])
         theirs = _merged([stratum for batch, stratum in right.items() if batch.phase == phase])
         if ours and theirs:
-            pairs.append(Pairing(base=ours, arm=theirs))
+            pairs.append(Pairing(base=ours, arm=theirs, alike=alike))
         else:
             leftovers += _alone(phase, ours or theirs, "the second" if ours else "the first")
     return pairs, leftovers
@@ -175,7 +191,7 @@ def pair(base: Iterable[Stratum], arm: Iterable[Stratum]) -> tuple[list[Pairing]
 
 def _alone(phase: str, stratum: Stratum | None, missing: str) -> Iterator[str]:
     if stratum is not None:
-        count = "1 step" if stratum.steps == 1 else f"{stratum.steps} steps"
+        count = counted(stratum.steps, "step")
         yield f"{count} of phase {phase or 'unknown'}: {missing} capture has none, so they are not compared"
 
 

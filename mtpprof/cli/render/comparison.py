@@ -97,7 +97,7 @@ def _stratum_rows(stratum: StratumDifference) -> Iterator[tuple[str, ...]]:
         _figure(stratum, "payload_bytes"),
         _figure(stratum, "wire_bytes"),
     )
-    if not stratum.same_batch:
+    if stratum.arm_batch != stratum.batch:
         yield (f"  → {stratum.arm_batch}", "", "", "", "")
 
 

@@ -141,7 +141,7 @@ def _notes(case: CaseReport) -> Iterator[str]:
             yield f"{kind} {name}: {interval_text(effect.step)} ({_held(effect)})."
     noise = next((one for one in case.differences if one.step.noise), None)
     if noise is not None and noise.step.noise is not None:
-        yield noise_text(noise.step.noise, noise.step.base_ns)
+        yield noise_text(noise.step.noise, paired=noise.step.paired)
     yield from redundant_notes(case)
     for name, reason in case.not_applicable.items():
         yield f"`{name}` does not apply: {reason}."

@@ -63,7 +63,7 @@ def _savings_row(difference: Difference) -> tuple[str, ...]:
 def _noise_notes(differences: Sequence[Difference]) -> Iterator[str]:
     step = next((difference.step for difference in differences if difference.step.noise), None)
     if step is not None and step.noise is not None:
-        yield noise_text(step.noise, step.base_ns)
+        yield noise_text(step.noise, paired=step.paired)
     for difference in differences:
         yield from claim_notes(difference)
         if difference.no_waterfall:
@@ -88,11 +88,11 @@ def _unproven(difference: Difference) -> Iterator[str]:
             yield name
 
 
-def noise_text(noise: NoiseFloor, base_ns: int | None) -> str:
+def noise_text(noise: NoiseFloor, *, paired: bool) -> str:
     """The A/A floor and the minimum detectable effect, as a sentence."""
-    share = f" ({percent_text(noise.detectable / base_ns)} of a step)" if base_ns else ""
+    share = f" ({percent_text(noise.detectable / noise.level)} of a step)" if noise.level else ""
     return (
-        f"A/A: two visits to the unchanged baseline differ by up to {time_text(noise.floor)} in "
+        f"A/A{'' if paired else ' of the noisier run'}: two visits to the unchanged baseline differ by up to {time_text(noise.floor)} in "
         f"{noise.interval.samples} rounds; were arms as steady as that, a true difference of "
         f"{time_text(noise.detectable)}{share} would be found in 4 of 5 runs."
     )

@@ -155,6 +155,13 @@ def test_pairing_takes_equal_batches_first_and_names_what_is_left() -> None:
     assert alone == ["2 steps of phase prefill: the second capture has none, so they are not compared"]
 
 
+def test_equal_batches_of_sides_that_differ_otherwise_keep_their_batch_and_compare_calls() -> None:
+    base, arm = stratum((form(shape="8x256"), 7), rows=8), stratum((form(shape="8x128"), 7), rows=8)
+    ((pairing,), alone) = pair([base], [arm], alike=False)
+    assert (pairing.base.batch, pairing.same_batch, alone) == (pairing.arm.batch, False, [])
+    assert changes(pairing) == []
+
+
 def test_sites_of_layers_are_one_pattern() -> None:
     sites = ["layers.3.moe.final", "layers.5.moe.final", "mtp.layers.0.moe.final", "embed"]
     assert site_patterns(sites) == ["embed", "layers.*.moe.final", "mtp.layers.0.moe.final"]

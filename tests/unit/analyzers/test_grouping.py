@@ -208,7 +208,7 @@ def test_comparison_names_what_ran_differently_and_that_batches_are_unequal() ->
         "against 2 nccl/LL (median duration 11.0 µs)."
     )
     (unequal,) = found.unequal
-    assert unequal.startswith("target of 16 rows, 16 sequences against target of 1 rows, 1 sequences")
+    assert unequal.startswith("target of 16 rows, 16 sequences against target of 1 row, 1 sequence")
 
 
 def test_equal_runs_differ_in_nothing() -> None:

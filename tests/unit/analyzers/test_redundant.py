@@ -67,7 +67,7 @@ def test_the_regression_of_nemotron_is_found_at_full_size() -> None:
         "commutative-reduce",
         40 * 14_000,
     )
-    assert found.enabled == {"target, 1 rows of 1 sequences": []}
+    assert found.enabled == {"target, 1 row of 1 sequence": []}
 
 
 def test_with_the_optimization_on_the_ledger_is_met() -> None:

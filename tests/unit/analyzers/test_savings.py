@@ -14,7 +14,8 @@ from mtpprof.analyzers.savings import Difference, engagement_of_side
 from mtpprof.analyzers.sides import run_side
 from mtpprof.analyzers.stats import Claim
 from mtpprof.analyzers.waterfall import Waterfall
-from mtpprof.cli.render.savings import claim_notes, engagement_notes, verdict_text
+from mtpprof.cli.render.savings import claim_notes, engagement_notes, noise_text, verdict_text
+from mtpprof.cli.units import percent_text
 from mtpprof.errors import InputError, UsageError
 from mtpprof.models.hf import resolve_model
 from mtpprof.models.spec import Scale
@@ -178,6 +179,52 @@ def test_settings_that_differ_take_away_bytes_and_claims(made: RunDirectory, tmp
     assert "concurrency" in entry.step.reason
     assert (entry.calls, entry.payload_bytes) == (0, None)
     assert any("concurrency: 2 against 4" in caveat for caveat in entry.caveats)
+
+
+def test_sides_of_another_tp_keep_their_batches(tmp_path: Path) -> None:
+    """Their steps are of one batch; it is the number of ranks for which sizes and times do not compare."""
+    few, many = (
+        write_run(
+            tmp_path / f"tp{tp}",
+            Recipe(
+                models=("nemotron-3-super",),
+                tp=tp,
+                concurrency=(1,),
+                noise=noise,
+                name=f"tp{tp}",
+                speed=speed,
+            ),
+        )
+        for tp, noise, speed in ((2, 0.002, lambda arm: 1.0), (4, 0.02, lambda arm: 2.0))
+    )
+    (only,) = compared(f"{few.root}:baseline", f"{many.root}:baseline")
+    entry = only.difference
+    (stratum,) = entry.strata
+    assert stratum.batch == stratum.arm_batch == "steps, 1 row of 1 sequence"
+    assert not stratum.same_batch
+    assert (entry.calls, entry.payload_bytes, entry.waterfall) == (0, None, None)
+    assert entry.no_waterfall == "the sides differ in TP"
+    assert (
+        "steps, 1 row of 1 sequence: the sides differ in TP: numbers of calls compare, bytes and times do not."
+        in entry.caveats
+    )
+    assert not any("Batches differ" in caveat for caveat in entry.caveats)
+    noise = entry.step.noise
+    assert noise is not None
+    assert not entry.step.paired
+    assert noise.level == pytest.approx(entry.step.arm_ns), (
+        "the floor and the step are those of the noisier run"
+    )
+    share = percent_text(noise.detectable / noise.level)
+    assert noise_text(noise, paired=False).startswith("A/A of the noisier run: two visits")
+    assert f"({share} of a step)" in noise_text(noise, paired=False)
+
+
+def test_the_floor_is_a_part_of_the_step_that_was_repeated(made: RunDirectory) -> None:
+    (only,) = compared(f"{made.root}:commutative-reduce", f"{made.root}:baseline")
+    noise = only.difference.step.noise
+    assert noise is not None
+    assert noise.level == pytest.approx(only.difference.step.arm_ns)
 
 
 def test_a_change_of_acceptance_is_named(made: RunDirectory, tmp_path: Path) -> None:

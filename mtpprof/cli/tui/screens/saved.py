@@ -224,7 +224,7 @@ def rungs(difference: Difference) -> Iterator[str]:
     )
     times = f"step {time_text(step.base_ns)} to {time_text(step.arm_ns)}: {step_text(step)}"
     yield f"4 Time          {times}; in collectives {signed(time_text(difference.collective_ns))}"
-    noise = f" {noise_text(step.noise, step.base_ns)}" if step.noise else ""
+    noise = f" {noise_text(step.noise, paired=step.paired)}" if step.noise else ""
     yield f"5 Above noise?  {verdict_text(step)}: {step.reason}.{noise}"
     yield f"6 Same output?  {output_text(difference.output)}"
 

@@ -175,7 +175,7 @@ def test_steps_of_different_batches_save_calls_and_nothing_else(tmp_path: Path) 
     (whole,) = saved(content, SAVED_PER_STEP)
     assert (
         whole.name
-        == "-1 calls, batches differ: target, 1 rows of 1 sequences against target, 16 rows of 16 sequences"
+        == "-1 calls, batches differ: target, 1 row of 1 sequence against target, 16 rows of 16 sequences"
     )
     assert whole.arguments == {"saved_calls": 1.0}
 
