@@ -1,8 +1,8 @@
 """Start-up and bandwidth of collectives out of a run's own traces, in the form of a hardware profile.
 
 Per kind and implementation, the median transfer time (from the last rank's arrival to the end: no waiting) of every size is fitted by
-`α + sent/β`, sizes weighted by their calls. What a run cannot tell is left open: one size alone gives no bandwidth, and nothing gives
-the cost of other kernels.
+`α + sent/β`, sizes weighted by their calls. What a run cannot tell is left open: one size alone gives the time of that size and
+of no other, and nothing gives the cost of other kernels.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def _cost(key: tuple[str, str, str], points: list[Point]) -> CollectiveCost:
         link="scale-up",
         alpha_us=alpha_ns / 1000,
         beta_gb_s=1 / ns_per_byte if ns_per_byte else None,
+        only_bytes=points[0][0] if sizes == 1 else None,
         source=f"{calls} calls of {sizes} sizes in the run's own traces",
     )
 

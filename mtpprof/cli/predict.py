@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtpprof.cli.output import Format, Table, stdout_console, write_json, write_tables
+from mtpprof.cli.output import Format, Table, stdout_console, write, write_json, write_tables
 from mtpprof.errors import UsageError
 from mtpprof.models.spec import Scale
 
@@ -19,6 +20,7 @@ DEFAULT_CONCURRENCY = (1, 64)
 
 
 def predict(
+    context: typer.Context,
     model: Annotated[str, typer.Option(help="Preset, model directory or config.json.")] = "deepseek-v3.2",
     tp: Annotated[int, typer.Option(help="Tensor-parallel size.")] = 8,
     concurrency: Annotated[
@@ -64,6 +66,7 @@ def predict(
         mtpprof predict --published
     """
     if published:
+        _check_alone(context)
         _published(style)
         return
     from mtpprof.analyzers.prediction import PredictionReport
@@ -90,8 +93,14 @@ def predict(
     if style is Format.JSON:
         write_json(PredictionReport(predictions=answers))
         return
-    write_tables([table for answer in answers for table in _tables(answer)], style)
-    if style is Format.TABLE:
+    tables = [_table(answer) for answer in answers]
+    if style in (Format.TABLE, Format.MD):
+        for table in tables:
+            if not table.rows:
+                write(f"{table.title}\n{table.note}\n")
+        tables = [table for table in tables if table.rows]
+    write_tables(tables, style)
+    if style is Format.TABLE and tables:
         stdout_console().print(f"Not in the model: {'; '.join(answers[0].without)}.")
         stdout_console().print(
             f"Figures: {profile.title}; sources: mtpprof predict --format json, docs/predict.md."
@@ -120,55 +129,81 @@ def _draft_tokens(spec: ModelSpec, asked: int | None) -> int:
     return DEFAULT_DRAFT_TOKENS if spec.mtp and spec.family == "deepseek" else 0
 
 
-def _tables(answer: Prediction) -> list[Table]:
-    from mtpprof.cli.units import bytes_text, count_text, percent_text, signed
+def _check_alone(context: typer.Context) -> None:
+    """Refuse what `--published` would leave out of account.
+
+    Raises:
+        UsageError: an option of a prediction was given.
+    """
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in ("published", "style") and source is not None and source.name != "DEFAULT":
+            option = {"run": "from"}.get(name, name.replace("_", "-"))
+            raise UsageError(
+                f"--published and --{option}: published results are held against their own models and machines; leave --{option} out."
+            )
+
+
+def _table(answer: Prediction) -> Table:
+    from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, percent_text, signed
 
     drafts = f", {answer.draft_tokens} draft tokens" if answer.draft_tokens else ""
     where = f"{answer.model}, TP {answer.tp}, concurrency {answer.concurrency}{drafts}, {answer.hardware} {answer.link}"
-    columns = (
-        "arm",
-        "calls",
-        "payload",
-        *_terms_that_change(answer),
-        "step",
-    )
+    terms = _terms_that_change(answer)
     shares = any(difference.share for difference in answer.differences)
+    columns = ("arm", "calls", "payload", *terms, "step", *(["of the step"] if shares else []))
     rows = []
     for difference in answer.differences:
-        cells = [
-            _bracket_text(difference.terms[term]) if term in difference.terms else "-"
-            for term in columns[3:-1]
-        ]
         row = [
             difference.arm,
             signed(count_text(difference.calls)),
             signed(bytes_text(difference.payload_bytes)),
-            *cells,
+            *(_bracket_text(difference.terms[term]) if term in difference.terms else "-" for term in terms),
             _bracket_text(difference.total),
         ]
         if shares:
             share = difference.share
             row.append(
-                f"{percent_text(share.fastest_ns)} to {percent_text(share.slowest_ns)}" if share else "-"
+                f"{percent_text(share.fastest_ns)} to {percent_text(share.slowest_ns)}" if share else UNKNOWN
             )
         rows.append(tuple(row))
-    if shares:
-        columns = (*columns, "of the step")
+    return Table(
+        title=f"{where}: predicted difference per step, fastest to slowest way" if rows else where,
+        columns=columns,
+        rows=rows,
+        right=frozenset(columns[1:]),
+        note="\n".join(_notes(answer)),
+    )
+
+
+def _notes(answer: Prediction) -> Iterator[str]:
+    from mtpprof.cli.units import bytes_text
+
     base = answer.arms[0]
-    notes = [
+    if not base.calls:
+        yield f"There is no communication at TP {answer.tp}: no optimization can save any."
+        return
+    yield (
         f"Baseline: {base.calls} calls, {bytes_text(base.payload_bytes)} payload, collectives "
-        f"{_bracket_text(base.terms['collectives'], sign=False)}. Fastest: {'; '.join(base.ways)}.",
-        *(f"Not applicable: {name} ({reason})." for name, reason in answer.not_applicable.items()),
-    ]
-    return [
-        Table(
-            title=f"{where}: predicted difference per step, fastest to slowest way",
-            columns=columns,
-            rows=rows,
-            right=frozenset(columns[1:]),
-            note="\n".join(notes),
-        )
-    ]
+        f"{_bracket_text(base.terms['collectives'], sign=False)}. Fastest: {'; '.join(base.ways)}."
+    )
+    if not answer.differences:
+        yield "No optimization changes what this model sends here."
+    if answer.contradiction:
+        yield f"Shares withheld: {answer.contradiction}; give the step time of this model at this concurrency, or another machine."
+    for reason, arms in _unknown(answer).items():
+        yield f"{', '.join(arms)}: ? since {reason}."
+    for name, reason in answer.not_applicable.items():
+        yield f"Not applicable: {name} ({reason})."
+
+
+def _unknown(answer: Prediction) -> dict[str, list[str]]:
+    """Why figures are missing, and of which arms."""
+    found: dict[str, list[str]] = {}
+    for difference in answer.differences:
+        if difference.reason:
+            found.setdefault(difference.reason, []).append(difference.arm)
+    return found
 
 
 def _terms_that_change(answer: Prediction) -> list[str]:
@@ -176,14 +211,16 @@ def _terms_that_change(answer: Prediction) -> list[str]:
         name: None
         for difference in answer.differences
         for name, term in difference.terms.items()
-        if term.fastest_ns or term.slowest_ns
+        if term is None or term.fastest_ns or term.slowest_ns
     }
     return list(found)
 
 
-def _bracket_text(bracket: Bracket, *, sign: bool = True) -> str:
-    from mtpprof.cli.units import signed, time_text
+def _bracket_text(bracket: Bracket | None, *, sign: bool = True) -> str:
+    from mtpprof.cli.units import UNKNOWN, signed, time_text
 
+    if bracket is None:
+        return UNKNOWN
     texts = [time_text(value) for value in (bracket.fastest_ns, bracket.slowest_ns)]
     if sign:
         texts = [signed(text) for text in texts]

@@ -57,6 +57,32 @@ def test_empty_words_of_another_program_are_its_own(mtpprof: Call, words: tuple[
     assert "is empty" not in mtpprof(*words).stderr
 
 
+def test_a_prediction_for_one_rank_says_that_it_has_no_communication(mtpprof: Call) -> None:
+    answer = mtpprof("predict", "--model", "glm-5.2", "--tp", "1", "--concurrency", "4")
+    assert answer.returncode == 0
+    assert answer.stdout.splitlines() == [
+        "glm-5.2, TP 1, concurrency 4, 3 draft tokens, h200 scale-up",
+        "There is no communication at TP 1: no optimization can save any.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--model", "glm-5.2"), ("--tp", "8"), ("--from", "run"), ("--step-ms", "3"), ("--draft-tokens", "0")],
+)
+def test_published_results_take_no_options_of_a_prediction(mtpprof: Call, words: tuple[str, ...]) -> None:
+    answer = mtpprof("predict", "--published", *words)
+    assert answer.returncode == 2
+    assert f"--published and {words[0]}:" in answer.stderr
+    assert answer.stdout == ""
+
+
+def test_a_step_time_that_contradicts_the_prediction_gives_no_shares(mtpprof: Call) -> None:
+    answer = mtpprof("predict", "--tp", "8", "--concurrency", "1", "--step-ms", "0.1")
+    assert "Shares withheld: a step of 0.1 ms contradicts this prediction" in answer.stdout
+    assert "%" not in answer.stdout
+
+
 def test_help_lists_the_commands(mtpprof: Call) -> None:
     answer = mtpprof("--help")
     assert all(command in answer.stdout for command in COMMANDS)

@@ -41,12 +41,14 @@ class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Bytes that a rank sends per nanosecond, effective at large sizes; None: no cost per byte could be measured."""
     max_bytes: float | None = None
     """Payload above which the implementation does not apply."""
+    only_bytes: float | None = None
+    """Sent by a rank in the one size that was measured: of others the time is not known. None: any size has a time."""
     source: str
 
     def time_ns(self, payload_bytes: int, ranks: int) -> float | None:
-        """Time of one call without waiting; None: what this algorithm sends is not known."""
+        """Time of one call without waiting; None: not known, of this size or because what this algorithm sends is not."""
         sent = wire_bytes(self.kind, self.algorithm, payload_bytes, ranks)
-        if sent is None:
+        if sent is None or (self.only_bytes is not None and sent != self.only_bytes):
             return None
         start_ns = 1000 * (self.alpha_us + self.hop_us * max(0, ranks - 2))
         return start_ns + (sent / self.beta_gb_s if self.beta_gb_s else 0.0)

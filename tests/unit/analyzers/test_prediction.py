@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mtpprof.analyzers.costfit import fit_line
-from mtpprof.analyzers.prediction import ARGMAX, COLLECTIVES, COPY, NORM, Prediction, predict
+from mtpprof.analyzers.prediction import ARGMAX, COLLECTIVES, COPY, NORM, Bracket, Prediction, predict
 from mtpprof.analyzers.published import hold_against_published
 from mtpprof.errors import InputError, UsageError
 from mtpprof.models.hardware import HardwareProfile, load_profile, parse_profile, profile_names
@@ -16,7 +18,7 @@ from mtpprof.models.spec import Scale
 SUPER = load_preset("nemotron-3-super", Scale.FULL)
 GLM = load_preset("glm-5.2", Scale.FULL)
 
-SIMPLE = {
+SIMPLE: dict[str, Any] = {
     "title": "a machine with round figures",
     "memory_gb_s": {"value": 1000, "source": "made up"},
     "kernel_us": {"value": 1.0, "source": "made up"},
@@ -40,6 +42,11 @@ def simple() -> HardwareProfile:
     return parse_profile(SIMPLE, "simple")
 
 
+def known(bracket: Bracket | None) -> Bracket:
+    assert bracket is not None
+    return bracket
+
+
 def glm(profile: HardwareProfile, concurrency: int) -> Prediction:
     return predict(GLM, Workload(concurrency=concurrency, draft_tokens=5, tp=8), profile)
 
@@ -49,19 +56,21 @@ def test_a_removed_all_reduce_is_worth_its_start_and_its_bytes() -> None:
     (difference,) = prediction.differences
     # 40 calls of 2048 bytes: 10 + 2 hops µs, and 2·3/4·2048 bytes at 100 B/ns
     expected = -40 * (12_000 + 1.5 * 2048 / 100)
-    assert difference.total.fastest_ns == pytest.approx(expected)
-    assert difference.total.slowest_ns == pytest.approx(expected)
+    assert known(difference.total).fastest_ns == pytest.approx(expected)
+    assert known(difference.total).slowest_ns == pytest.approx(expected)
     assert (difference.calls, difference.payload_bytes) == (-40, -40 * 2048)
 
 
 def test_local_argmax_by_hand() -> None:
     difference = next(entry for entry in glm(simple(), 64).differences if entry.arm == "local-argmax")
     logits, pairs = 64 * 154880 * 2, 64 * 2 * 4 * 8
-    assert difference.terms[COLLECTIVES].fastest_ns == pytest.approx(-5 * (logits - pairs) * 7 / 8 / 100)
-    assert difference.terms[COPY].fastest_ns == pytest.approx(-5 * (1000 + 2 * logits / 1000))
+    assert known(difference.terms[COLLECTIVES]).fastest_ns == pytest.approx(
+        -5 * (logits - pairs) * 7 / 8 / 100
+    )
+    assert known(difference.terms[COPY]).fastest_ns == pytest.approx(-5 * (1000 + 2 * logits / 1000))
     # one kernel over the vocabulary becomes three, of which one reads a shard of it
-    assert difference.terms[ARGMAX].fastest_ns == pytest.approx(5 * (2000 - logits * 7 / 8 / 1000))
-    assert difference.terms[NORM].fastest_ns == 0
+    assert known(difference.terms[ARGMAX]).fastest_ns == pytest.approx(5 * (2000 - logits * 7 / 8 / 1000))
+    assert known(difference.terms[NORM]).fastest_ns == 0
 
 
 def test_fusion_is_worth_the_norm_kernels_and_no_bytes() -> None:
@@ -69,22 +78,60 @@ def test_fusion_is_worth_the_norm_kernels_and_no_bytes() -> None:
         entry for entry in glm(simple(), 64).differences if entry.arm == "allreduce-norm-fusion"
     )
     rows = 384 + 4 * 64
-    assert difference.terms[COLLECTIVES].fastest_ns == 0
-    assert difference.terms[NORM].fastest_ns == pytest.approx(-(5 * 1000 + 4 * rows * 6144 * 2 / 1000))
+    assert known(difference.terms[COLLECTIVES]).fastest_ns == 0
+    assert known(difference.terms[NORM]).fastest_ns == pytest.approx(-(5 * 1000 + 4 * rows * 6144 * 2 / 1000))
 
 
 def test_a_share_of_the_step_where_one_is_given() -> None:
     workload = Workload(concurrency=1, draft_tokens=0, tp=4)
     (difference,) = predict(SUPER, workload, simple(), step_ns=4.64e6).differences
     assert difference.share is not None
-    assert difference.share.fastest_ns == pytest.approx(difference.total.fastest_ns / 4.64e6)
+    assert difference.share.fastest_ns == pytest.approx(known(difference.total).fastest_ns / 4.64e6)
 
 
-def test_a_profile_without_kernels_leaves_them_out_and_says_so() -> None:
+def test_a_step_time_that_cannot_be_gives_no_shares_and_says_why() -> None:
+    workload = Workload(concurrency=1, draft_tokens=0, tp=4)
+    prediction = predict(SUPER, workload, simple(), step_ns=0.1e6)
+    assert [difference.share for difference in prediction.differences] == [None]
+    assert "collectives alone take 1.57 ms" in (prediction.contradiction or "")
+    slow = [{**cost, "alpha_us": 100} for cost in SIMPLE["collective"]]
+    wide = parse_profile({**SIMPLE, "collective": [*SIMPLE["collective"], *slow]}, "wide")
+    less = predict(SUPER, workload, wide, step_ns=2e6)
+    assert less.differences[0].share is None
+    assert "commutative-reduce saves up to 4.08 ms" in (less.contradiction or "")
+    assert predict(SUPER, workload, simple(), step_ns=4.64e6).contradiction is None
+
+
+def test_kernels_that_a_profile_cannot_cost_are_unknown_and_never_zero() -> None:
     bare = parse_profile({"title": "links only", "collective": SIMPLE["collective"]}, "bare")
-    prediction = glm(bare, 1)
-    assert set(prediction.arms[0].terms) == {COLLECTIVES}
+    prediction = predict(GLM, Workload(concurrency=64, draft_tokens=5, tp=8), bare, step_ns=1e9)
+    whole = glm(simple(), 64)
+    for difference, costed in zip(prediction.differences, whole.differences, strict=True):
+        assert difference.terms[COLLECTIVES] == costed.terms[COLLECTIVES]
+        changed = {name for name, term in costed.terms.items() if known(term).fastest_ns} - {COLLECTIVES}
+        assert {name for name, term in difference.terms.items() if term is None} == changed
+        assert (difference.total, difference.share) == (None, None)
+        assert all(name in (difference.reason or "") for name in changed)
     assert any("memory bandwidth" in sentence for sentence in prediction.without)
+
+
+def test_what_changes_no_kernel_is_known_without_them() -> None:
+    bare = parse_profile({"title": "links only", "collective": SIMPLE["collective"]}, "bare")
+    workload = Workload(concurrency=1, draft_tokens=0, tp=4)
+    (difference,) = predict(SUPER, workload, bare).differences
+    assert difference == predict(SUPER, workload, simple()).differences[0]
+    assert difference.reason is None
+
+
+def test_a_call_that_was_measured_at_another_size_only_has_no_time() -> None:
+    costs = [{**cost, "beta_gb_s": None, "only_bytes": 1536} for cost in SIMPLE["collective"]]
+    one_size = parse_profile({**SIMPLE, "collective": costs}, "one size")
+    prediction = glm(one_size, 64)
+    assert prediction.arms[0].terms[COLLECTIVES] is None
+    assert "all_reduce: not known at this size" in prediction.arms[0].ways
+    found = {difference.arm: difference for difference in prediction.differences}
+    assert found["local-argmax"].terms[COLLECTIVES] is None
+    assert known(found["allreduce-norm-fusion"].terms[COLLECTIVES]).fastest_ns == 0, "the same calls"
 
 
 def test_a_link_without_figures_is_refused() -> None:
@@ -113,7 +160,7 @@ def test_every_profile_costs_every_model_and_names_its_sources(name: str) -> Non
         prediction = glm(profile, concurrency)
         assert prediction.differences
         for arm in prediction.arms:
-            assert all(0 <= term.fastest_ns <= term.slowest_ns for term in arm.terms.values())
+            assert all(0 <= known(term).fastest_ns <= known(term).slowest_ns for term in arm.terms.values())
 
 
 @pytest.mark.parametrize(
