@@ -26,6 +26,7 @@ from mtpprof.analyzers.sides import Side
 from mtpprof.analyzers.stats import CONFIDENCE, mean_interval
 from mtpprof.analyzers.strata import Form, Stratum, Sum, added
 from mtpprof.errors import InputError
+from mtpprof.filekind import no_regular_file
 from mtpprof.rundir import TIMING_FILE, Record
 
 BUDGET_SCHEMA_VERSION = 1
@@ -124,6 +125,8 @@ def load_budget(path: Path) -> Budget:
     Raises:
         InputError: not readable, not TOML, of a newer format, or of another shape; names the file and the place.
     """
+    if kind := no_regular_file(path):
+        raise InputError(f"{path}: is no regular file but {kind}; give a budget file.")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -62,6 +62,7 @@ def check(
     if budget is not None and write_budget is not None:
         raise UsageError("--budget and --write-budget exclude each other; write first, then check.")
     sides = _sides(target, model)
+    _name_left_out(sides)
     if write_budget is not None:
         _write(write_budget, sides, target, time)
         return
@@ -87,6 +88,14 @@ def _sides(text: str, model: str | None) -> list[Side]:
     from mtpprof.models.spec import Scale
 
     return sides_of(parse_target(text), resolve_model(model, scale=Scale.FULL) if model else None)
+
+
+def _name_left_out(sides: list[Side]) -> None:
+    """Say on stderr which files gave no table: no limit is held against them."""
+    for side in sides:
+        for problem in side.traces.found.problems if side.traces else ():
+            if problem.apart:
+                stderr_console().print(f"mtpprof: {problem.sentence}", markup=False)
 
 
 def _write(path: Path, sides: list[Side], source: str, time: bool | None) -> None:

@@ -117,6 +117,7 @@ def test_an_export_of_two_arms_beside_traces_is_skipped_and_named(mtpprof: Call,
         ("analyze", f"run/{case}/baseline"),
         ("export", f"run/{case}/baseline", "-o", "out.json"),
         ("compare", f"run/{case}/baseline", f"run/{case}/all-on"),
+        ("check", f"run/{case}/baseline", "--write-budget", "budget.toml"),
     ):
         answer = mtpprof(*words)
         assert answer.returncode == 0, answer.stderr

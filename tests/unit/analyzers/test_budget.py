@@ -175,6 +175,11 @@ def test_damaged_budgets_are_named(tmp_path: Path, content: str, reason: str) ->
         load_budget(path)
 
 
+def test_a_budget_that_never_ends_is_refused_unopened() -> None:
+    with pytest.raises(InputError, match="/dev/zero: is no regular file but a character device"):
+        load_budget(Path("/dev/zero"))
+
+
 def test_a_missing_budget_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.toml"):
         load_budget(tmp_path / "nowhere.toml")
