@@ -133,6 +133,8 @@ class Report(Record, frozen=True, kw_only=True):
     schema_version: int
     run: dict[str, Any]
     cases: list[CaseReport]
+    deviations: list[str]
+    """In what the engine runs something else than was asked for."""
     notes: list[str]
 
     @property
@@ -187,6 +189,7 @@ def make_report(directory: RunDirectory, read_side: ReadSide = run_side) -> Repo
             "versions": run.versions,
         },
         cases=cases,
+        deviations=run.deviations,
         notes=[*_notes(run, cases), *filter(None, [run.capture_note]), *summary(captures)],
     )
 
@@ -194,8 +197,6 @@ def make_report(directory: RunDirectory, read_side: ReadSide = run_side) -> Repo
 def _notes(run: RunRecord, cases: Sequence[CaseReport]) -> Iterable[str]:
     if run.status != "complete":
         yield f"The run is {run.status}" + (f": {run.error}" if run.error else ".")
-    for sentence in run.deviations:
-        yield f"The engine runs something else than was asked for: {sentence}."
     if run.device == "cpu":
         ranks, cpus = max((case.tp for case in run.cases), default=0), run.machine.get("cpus")
         shared = f" {ranks} ranks share {cpus} cores:" if isinstance(cpus, int) and ranks > cpus else ""

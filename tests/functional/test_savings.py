@@ -11,6 +11,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mtpprof.cli.units import time_text
@@ -252,3 +253,26 @@ def test_effects_name_the_floor_and_the_shared_cores(mtpprof: Call, tmp_path: Pa
     rows = [line for line in table.splitlines() if line.strip().startswith("local-argmax ")]
     assert any(line.rstrip().endswith(" saved (CPU)") for line in rows), rows
     assert f"(saved (CPU), A/A floor {floor})" in mtpprof("report", str(run.root), "--format", "md").stdout
+
+
+def test_what_the_engine_runs_instead_is_one_list_under_one_heading(mtpprof: Call, tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", replace(RECIPE, models=("nemotron-3-super",)))
+    deviations = ["eager mode", "no <b>sparse</b> attention"]
+    directory.write_run(msgspec.structs.replace(directory.run(), deviations=deviations))
+    answers = {
+        style: mtpprof("report", str(directory.root), "--format", style).stdout
+        for style in ("table", "md", "html")
+    }
+    for style, answer in answers.items():
+        assert answer.count("The engine runs something else than was asked for:") == 1, style
+    assert (
+        "asked for:\n- eager mode\n- no <b>sparse</b> attention\nCalls and bytes are exact."
+        in answers["table"]
+    )
+    assert "asked for:\n\n- eager mode\n- no &lt;b>sparse&lt;/b> attention\n\n" in answers["md"]
+    assert (
+        "asked for:<ul><li>eager mode</li><li>no &lt;b&gt;sparse&lt;/b&gt; attention</li></ul>"
+        in answers["html"]
+    )
+    report = json.loads(mtpprof("report", str(directory.root), "--format", "json").stdout)
+    assert report["deviations"] == deviations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,26 @@ async def test_a_finished_run_opens_on_what_it_saved(run: RunDirectory) -> None:
         assert rows["local-argmax"][1] == "ENGAGED"
         assert rows["local-argmax"][6].startswith("saved 20")
         assert rows["all-on"][6] == "within noise"
+
+
+async def test_nothing_is_called_saved_that_did_not_engage(tmp_path: Path) -> None:
+    idle = Recipe(
+        models=("deepseek-v3.2",),
+        speed=lambda arm: 0.8 if arm == "allreduce-norm-fusion" else 1.0,
+        seen=lambda arm, ledger: tuple(replace(entry, fused="") for entry in ledger),
+    )
+    directory = finished_run(tmp_path / "run", idle)
+    directory.write(directory.root / "run.json", {**_plain(directory.run()), "deviations": ["eager mode"]})
+    app = app_on(directory.root)
+    async with app.run_test(size=(140, 50)) as pilot:
+        await settle(pilot)
+        row = cells(app, "#arms")[0]
+        assert (row[0], row[1], row[6]) == ("allreduce-norm-fusion", "NOT ENGAGED", "differs, not engaged")
+        assert "differs, not engaged: nothing that was switched engaged" in words(text_of(app, "#rungs"))
+        effects = {row[0]: row[-1] for row in cells(app, "#effects")}
+        assert effects["allreduce-norm-fusion"] == "not engaged"
+        assert "A/A floor: " in words(text_of(app, "#effects-title"))
+        assert words(text_of(app, "#notes")).count("runs something else than was asked for: Doctor (7)") == 1
 
 
 async def test_rungs_stand_in_order_and_follow_the_cursor(run: RunDirectory) -> None:
@@ -328,7 +349,7 @@ async def _watch(app: DashboardApp, directory: RunDirectory) -> None:
         shown = screen_text(app)
         assert "hello from rank 0" in shown
         assert "[/bold] not markup" in shown
-        assert rows["local-argmax"][4] in ("saved", "within noise")
+        assert rows["local-argmax"][4] in ("faster", "within noise")
         write_events(directory)
         directory.write(directory.root / "run.json", {**_plain(record), "status": "complete"})
         for _ in range(200):

@@ -13,7 +13,7 @@ from mtpprof.cli.output import Format, stdout_console, write, write_json, write_
 from mtpprof.cli.render.comparison import comparison_tables
 from mtpprof.cli.render.html import comparison_page, report_page
 from mtpprof.cli.render.pullrequest import pull_request
-from mtpprof.cli.render.report import case_tables, heading
+from mtpprof.cli.render.report import DEVIATIONS, case_tables, heading
 from mtpprof.cli.render.rows import comparison_rows, report_rows
 from mtpprof.cli.render.savings import summary_table
 from mtpprof.cli.reportformat import ReportFormat
@@ -29,7 +29,9 @@ def _report_as_tables(report: Report) -> None:
             (f"{case.model}, concurrency {case.concurrency}", case.differences) for case in report.cases
         ]
         write_tables([summary_table(groups)], Format.TABLE)
-    for sentence in report.notes:
+    if report.deviations:
+        stdout_console().print(DEVIATIONS)
+    for sentence in (*(f"- {deviation}" for deviation in report.deviations), *report.notes):
         stdout_console().print(sentence)
 
 

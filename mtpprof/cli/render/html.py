@@ -12,12 +12,13 @@ from mtpprof.cli.render.page import (
     distribution_figure,
     html_table,
     note,
+    note_list,
     page,
     parts_figure,
     text,
     waterfall_figure,
 )
-from mtpprof.cli.render.report import case_tables, heading
+from mtpprof.cli.render.report import DEVIATIONS, case_tables, heading
 from mtpprof.cli.units import bytes_text, count_text
 
 
@@ -40,6 +41,8 @@ def _report_body(report: Report) -> Iterator[str]:
         f"{text(run['transport'])} · {text(run['rounds'])} rounds of {text(run['steps'])} steps, seed {text(run['seed'])} · "
         f"{text(versions)}</p>"
     )
+    if report.deviations:
+        yield note_list(DEVIATIONS, report.deviations)
     yield from map(note, report.notes)
     yield _contents([heading(case) for case in report.cases])
     for index, case in enumerate(report.cases):

@@ -53,6 +53,12 @@ def note(sentence: str) -> str:
     return f'<p class="note">{text(sentence)}</p>'
 
 
+def note_list(heading: str, items: Iterable[str]) -> str:
+    """A list under its heading that stands out."""
+    points = "".join(f"<li>{text(item)}</li>" for item in items)
+    return f'<div class="note">{text(heading)}<ul>{points}</ul></div>'
+
+
 def html_table(table: Table) -> str:
     """A table with its title and note; it scrolls sideways where it is wider than the page."""
     right = [column in table.right for column in table.columns]

@@ -10,7 +10,7 @@ from mtpprof.analyzers.report import ArmReport, CaseReport, Report
 from mtpprof.analyzers.savings import Difference
 from mtpprof.analyzers.stats import Claim
 from mtpprof.cli.output import Table, harmless, markdown
-from mtpprof.cli.render.report import heading, redundant_notes
+from mtpprof.cli.render.report import DEVIATIONS, heading, redundant_notes
 from mtpprof.cli.render.savings import (
     change_row,
     claim_notes,
@@ -177,8 +177,12 @@ def _small_print(report: Report) -> str:
             f"{run['engine']} engine on {run['device']} ({gpus}), transport {run['transport']}; {run['rounds']} rounds of "
             f"{run['steps']} steps in a balanced order, baseline visited twice a round; seed {run['seed']}; {versions}.",
             "± and [ ] are 95 % intervals: of step times by Student's t over the rounds, paired. A saving is claimed only where "
-            "the interval excludes zero and the difference exceeds what the unchanged baseline differs by from itself.",
+            "the interval excludes zero and the difference exceeds what the unchanged baseline differs by from itself, and not where "
+            "nothing engaged.",
         ],
+        ["", DEVIATIONS, "", *(f"- {_line(deviation)}" for deviation in report.deviations), ""]
+        if report.deviations
+        else [],
         report.notes,
     )
     return "\n".join(["<sub>", "", *lines, "", "</sub>"])

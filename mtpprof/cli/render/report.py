@@ -23,6 +23,7 @@ from mtpprof.cli.render.savings import (
 from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, time_text
 
 BASELINE = "baseline"
+DEVIATIONS = "The engine runs something else than was asked for:"
 
 
 def case_tables(case: CaseReport) -> list[Table]:

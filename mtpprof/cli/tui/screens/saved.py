@@ -167,6 +167,8 @@ class SavedPage(Page):
                     yield "change: " + "  ".join(cell.strip() for cell in change_row(change) if cell.strip())
             for caveat in difference.caveats:
                 yield f"! {caveat}"
+        if self.store.record is not None and self.store.record.deviations:
+            yield "! The engine runs something else than was asked for: Doctor (7) tells what."
         for note in self.store.answer.notes if self.store.answer else []:
             yield f"! {note}"
         if self.store.case is not None:
