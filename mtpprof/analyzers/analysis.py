@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mtpprof.analyzers import grouping, notable, stepviews
 from mtpprof.analyzers.attribution import Attribution, Withheld
-from mtpprof.analyzers.collectives import Suspect
 from mtpprof.analyzers.grouping import Group
 from mtpprof.analyzers.notable import Notable
 from mtpprof.analyzers.ranks import Clock, GroupView
 from mtpprof.analyzers.stepviews import StepFigure, StepTime
+from mtpprof.analyzers.suspects import Suspect
 from mtpprof.analyzers.verdicts import Problem
 from mtpprof.analyzers.waits import Straggler, WaitShare
 from mtpprof.rundir import Record

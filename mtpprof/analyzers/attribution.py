@@ -14,7 +14,7 @@ import numpy as np
 
 from mtpprof.analyzers.calls import Calls, Vocabulary, join
 from mtpprof.analyzers.classify import with_user_rules
-from mtpprof.analyzers.collectives import Suspect, find_calls
+from mtpprof.analyzers.collectives import find_calls
 from mtpprof.analyzers.derive import derive_by_position, derive_from_model
 from mtpprof.analyzers.nvtxbeside import NvtxBeside
 from mtpprof.analyzers.nvtxbytes import tell_bytes
@@ -23,6 +23,7 @@ from mtpprof.analyzers.ranks import Clock, GroupView, match_ranks
 from mtpprof.analyzers.rules import Rule
 from mtpprof.analyzers.silence import beside_steps, beside_time, in_error, nothing_counted
 from mtpprof.analyzers.steps import Steps, find_marks, join_steps, place_calls, step_columns
+from mtpprof.analyzers.suspects import Suspect, suspicion
 from mtpprof.analyzers.table import MISSING, EventTable, TraceSet
 from mtpprof.analyzers.verdicts import Answer, Problem, Verdict, withheld
 from mtpprof.analyzers.waits import (
@@ -101,7 +102,7 @@ class Attribution:
     @property
     def counts_are_exact(self) -> bool:
         """Whether every collective of the window was seen; otherwise their number is a lower bound."""
-        return not withheld(self.problems, Answer.COUNTS)
+        return not self.suspects and not withheld(self.problems, Answer.COUNTS)
 
 
 def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
@@ -128,6 +129,7 @@ def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
     )
     calls, transients = mark_transients(matching.calls)
     no_answer = _no_answer(traces, parts, options.window)
+    suspects = _summed(parts.suspects)
     calls = _chosen(calls, parts.steps, options, _origin(traces))
     residual = max((view.residual_ns for view in matching.groups if view.waits_known), default=0)
     reasons = [
@@ -150,12 +152,13 @@ def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
         waits=waits,
         waits_by_kind={kind: wait_share(part, residual, " ".join(reasons)) for kind, part in kinds.items()},
         stragglers=stragglers(calls) if told else (),
-        suspects=_summed(parts.suspects),
+        suspects=suspects,
         problems=problems,
         withheld=(
             *_withheld(calls, parts.steps, reasons, problems),
             *_withheld_stragglers(waits),
             *_withheld_counts(no_answer, problems),
+            *_withheld_by_suspects(suspects),
         ),
         transients=transients,
         notes=parts.notes,
@@ -278,6 +281,12 @@ def _withheld_stragglers(waits: WaitShare) -> Iterable[Withheld]:
 def _withheld_counts(no_answer: str, problems: Iterable[Problem]) -> Iterable[Withheld]:
     if no_answer and all(problem.sentence != no_answer for problem in withheld(problems, Answer.COUNTS)):
         yield Withheld(answer=str(Answer.COUNTS), reason=no_answer)
+
+
+def _withheld_by_suspects(suspects: Iterable[Suspect]) -> Iterable[Withheld]:
+    if doubt := suspicion(suspects):
+        reason = f"{doubt}; not counted, so calls, bytes and times in collectives are lower bounds; teach it with --rules"
+        yield Withheld(answer=str(Answer.COUNTS), reason=reason)
 
 
 def _withheld(

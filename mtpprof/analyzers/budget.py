@@ -95,7 +95,7 @@ class BudgetRow(Record, frozen=True, kw_only=True):
     phase: str
     kind: str
     what: str
-    """`calls`, `payload bytes`, `wire bytes`, `step time`, `engaged`, or `redundant` and `missing` of a ledger check."""
+    """`calls`, `payload bytes`, `wire bytes`, `step time`, `engaged`, `uncounted`, or `redundant` and `missing` of a ledger check."""
     limit: float | None
     measured: float | None
     status: str
@@ -273,17 +273,31 @@ def _check_limits(arm: ArmBudget, side: Side) -> Iterator[BudgetRow]:
         total = _by_phase_and_kind(stratum).get(
             (limit.phase, limit.kind), Sum(calls=0, payload_bytes=0, wire_bytes=0, time_ns=0)
         )
-        yield _count_row(arm, limit, "calls", limit.calls, total.calls / stratum.pairs)
+        yield _count_row(
+            arm, limit, "calls", limit.calls, total.calls / stratum.pairs, least=bool(side.doubt)
+        )
         for what, most, value in (
             ("payload bytes", limit.payload_bytes, _rate(total.payload_bytes, stratum)),
             ("wire bytes", limit.wire_bytes, _rate(total.wire_bytes, stratum)),
         ):
             if most is not None:
-                yield _count_row(arm, limit, what, most, value)
+                yield _count_row(arm, limit, what, most, value, least=bool(side.doubt))
     yield from _unbudgeted(arm, strata)
+    yield from _uncounted(arm, side)
 
 
-def _count_row(arm: ArmBudget, place: Limit, what: str, limit: float, measured: float | None) -> BudgetRow:
+def _uncounted(arm: ArmBudget, side: Side) -> Iterator[BudgetRow]:
+    if side.doubt:
+        yield _row(arm, "uncounted", Status.UNCHECKED, note=f"{side.doubt}; teach it with --rules")
+
+
+def _count_row(
+    arm: ArmBudget, place: Limit, what: str, limit: float, measured: float | None, *, least: bool
+) -> BudgetRow:
+    """One limit and what was counted; `least`: it is a lower bound."""
+    if least and measured is not None and measured < limit:
+        note = "a lower bound, see uncounted"
+        return _row(arm, what, Status.UNCHECKED, limit=limit, measured=measured, place=place, note=note)
     if measured is None:
         return _row(arm, what, Status.UNCHECKED, limit=limit, place=place, note="not known of every call")
     status = Status.OVER if measured > limit else Status.OK
@@ -301,7 +315,7 @@ def _unbudgeted(arm: ArmBudget, strata: dict[str, Stratum]) -> Iterator[BudgetRo
         for (phase, kind), total in _by_phase_and_kind(stratum).items():
             if (batch, phase, kind) not in known:
                 place = Limit(batch=batch, phase=phase, kind=kind, calls=0)
-                yield _count_row(arm, place, "calls", 0, total.calls / stratum.pairs)
+                yield _count_row(arm, place, "calls", 0, total.calls / stratum.pairs, least=False)
 
 
 def _check_engaged(arm: ArmBudget, side: Side) -> Iterator[BudgetRow]:
@@ -381,6 +395,7 @@ def ledger_rows(side: Side) -> Iterator[BudgetRow]:
             place=place,
             note=f"{entry.sentence}{saviour}",
         )
+    yield from _uncounted(arm, side)
     for sentence in checked.skipped:
         yield _row(arm, "ledger", Status.UNCHECKED, note=sentence)
     if side.traces is None:

@@ -13,10 +13,22 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
+import msgspec
+
 from mtpprof.analyzers.strata import Form, Pairing, Stratum, Sum, added
 from mtpprof.rundir import Record
 
-What = Literal["removed", "added", "replaced", "fused", "unfused", "moved", "reimplemented"]
+What = Literal[
+    "removed",
+    "added",
+    "replaced",
+    "fused",
+    "unfused",
+    "moved",
+    "reimplemented",
+    "not seen after",
+    "not seen before",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +130,28 @@ def changes(pairing: Pairing) -> list[Change]:
     matches += [_Match("added", count, None, form) for form, count in right.items() if count]
     found = _merged(matches, base, arm, comparable=pairing.same_batch)
     return sorted(found, key=lambda change: (-abs(change.net_calls), -change.calls, change.kind))
+
+
+def in_doubt(found: Iterable[Change], *, base: bool, arm: bool) -> list[Change]:
+    """The changes where not every collective of a side is known to be counted: what it lacks was not seen, which is no removal.
+
+    Args:
+        found: As `changes` says.
+        base: Whether the first side may have more than was counted.
+        arm: Whether the second may.
+    """
+    return [_doubted(change, base, arm) for change in found]
+
+
+def _doubted(change: Change, base: bool, arm: bool) -> Change:
+    what: What | None = None
+    if change.what == "removed" and arm:
+        what = "not seen after"
+    elif change.what == "added" and base:
+        what = "not seen before"
+    if what is None:
+        return change
+    return msgspec.structs.replace(change, what=what, payload_bytes=None, wire_bytes=None, time_ns=None)
 
 
 def _sizeless(pairing: Pairing) -> frozenset[tuple[str, str]]:

@@ -29,17 +29,9 @@ from mtpprof.analyzers.evidence import (
 from mtpprof.analyzers.links import GRAPH_LAUNCHES, Launches, Named, Nest, named
 from mtpprof.analyzers.replays import ranges_of_replays
 from mtpprof.analyzers.rules import Role, Scope
+from mtpprof.analyzers.suspects import Suspect
 from mtpprof.analyzers.table import I64, MISSING, Bools, Category, EventTable
 from mtpprof.models.traffic import Kind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
-    """A name that no rule knows and that looks like communication; never counted as a collective."""
-
-    name: str
-    count: int
-    dur_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

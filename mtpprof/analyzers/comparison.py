@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mtpprof.analyzers.redundant import Excess, LedgerCheck, check_ledger, check_workload, misfit, unproved
+from mtpprof.analyzers.rules import Rule
 from mtpprof.analyzers.savings import Difference, compare_sides
 from mtpprof.analyzers.sides import Side, find_arm, find_case, run_side, trace_side
+from mtpprof.analyzers.suspects import Suspect
 from mtpprof.errors import InputError, UsageError
 from mtpprof.models.spec import ModelSpec
 from mtpprof.rundir import RUN_FILE, CaseRecord, Record, RunDirectory, RunRecord
@@ -39,6 +41,8 @@ class SideSummary(Record, frozen=True, kw_only=True):
     """Collectives that the ledger with every exact optimization on does not have; empty also where no model is known."""
     unchecked: list[str]
     """Batches that were not held against the ledger, with the reason."""
+    suspects: tuple[Suspect, ...] = ()
+    """Names that look like communication and that no rule knows: while there are any, calls and bytes are lower bounds."""
     note: str = ""
     """Which model the side is held against where none is recorded, or why against none; empty: nothing to say."""
 
@@ -53,7 +57,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     arm: SideSummary
     difference: Difference
     capture_calls: float | None
-    """Calls more or fewer per rank over all compared steps of the capture, at the base's number of steps."""
+    """Calls more or fewer per rank over all compared steps of the capture, at the base's number of steps; None: not known."""
     capture_steps: int
 
 
@@ -103,41 +107,46 @@ def parse_target(text: str) -> Target:
     return target
 
 
-def compare_targets(base: Target, arm: Target, spec: ModelSpec | None = None) -> ComparisonReport:
+def compare_targets(
+    base: Target, arm: Target, spec: ModelSpec | None = None, rules: tuple[Rule, ...] = ()
+) -> ComparisonReport:
     """Compare everything that two names have in common.
 
     Args:
         base: The side that savings are counted from.
         arm: The other one.
         spec: Model of traces that have no run record.
+        rules: The user's own, for names.
 
     Raises:
         UsageError: the names have nothing in common, or do not say which arm is meant.
         InputError: unreadable runs or traces.
     """
-    pairs = list(_pairs(base, arm, spec))
+    pairs = list(_pairs(base, arm, spec, rules))
     return ComparisonReport(
         schema_version=COMPARISON_SCHEMA_VERSION,
         comparisons=[_comparison(first, second) for first, second in pairs],
     )
 
 
-def _pairs(base: Target, arm: Target, spec: ModelSpec | None) -> Iterator[tuple[Side, Side]]:
+def _pairs(
+    base: Target, arm: Target, spec: ModelSpec | None, rules: tuple[Rule, ...]
+) -> Iterator[tuple[Side, Side]]:
     if not base.is_run and not arm.is_run:
         first, second = _short_names(base.path, arm.path)
-        yield trace_side([base.path], first, spec), trace_side([arm.path], second, spec)
+        yield trace_side([base.path], first, spec, rules), trace_side([arm.path], second, spec, rules)
     elif base.is_run and arm.is_run:
-        yield from _run_pairs(base, arm)
+        yield from _run_pairs(base, arm, rules)
     else:
         run, other = (base, arm) if base.is_run else (arm, base)
-        side = _only_arm(run)
-        traces = trace_side([other.path], other.path.name, spec)
+        side = _only_arm(run, rules)
+        traces = trace_side([other.path], other.path.name, spec, rules)
         if spec is None:
-            traces = _lent(traces, side, other.path)
+            traces = _lent(traces, side, other.path, rules)
         yield (side, traces) if base.is_run else (traces, side)
 
 
-def _lent(traces: Side, run: Side, path: Path) -> Side:
+def _lent(traces: Side, run: Side, path: Path, rules: tuple[Rule, ...]) -> Side:
     """A capture without a model with that of the run, where its messages show that it is of it; else as it was, with the reason."""
     if run.spec is None or traces.traces is None:
         return traces
@@ -147,7 +156,7 @@ def _lent(traces: Side, run: Side, path: Path) -> Side:
         f"no model is recorded; all-reduces are as wide as those of {run.spec.name} ({run.spec.scale}), the model of {run.label}, "
         f"which is taken for it"
     )
-    return replace(trace_side([path], traces.label, run.spec), note=note)
+    return replace(trace_side([path], traces.label, run.spec, rules), note=note)
 
 
 def _short_names(base: Path, arm: Path) -> tuple[str, str]:
@@ -159,7 +168,7 @@ def _short_names(base: Path, arm: Path) -> tuple[str, str]:
     return str(base), str(arm)
 
 
-def sides_of(target: Target, spec: ModelSpec | None = None) -> list[Side]:
+def sides_of(target: Target, spec: ModelSpec | None = None, rules: tuple[Rule, ...] = ()) -> list[Side]:
     """Every side that a name stands for: the arms of a run (without repeats), or a capture.
 
     Raises:
@@ -167,11 +176,11 @@ def sides_of(target: Target, spec: ModelSpec | None = None) -> list[Side]:
         InputError: unreadable runs or traces.
     """
     if not target.is_run:
-        return [trace_side([target.path], target.path.name, spec)]
+        return [trace_side([target.path], target.path.name, spec, rules)]
     directory = RunDirectory(target.path)
     run = directory.run()
     sides = [
-        run_side(directory, run, case, arm)
+        run_side(directory, run, case, arm, rules=rules)
         for case in _cases(run, target)
         for arm in case.arms
         if arm.repeats is None and target.arm in (None, arm.name)
@@ -181,16 +190,16 @@ def sides_of(target: Target, spec: ModelSpec | None = None) -> list[Side]:
     return sides
 
 
-def _only_arm(target: Target) -> Side:
+def _only_arm(target: Target, rules: tuple[Rule, ...]) -> Side:
     run = RunDirectory(target.path).run()
     cases = _cases(run, target)
     if target.arm is None or len(cases) != 1:
         names = ", ".join(f"{case.id}/{arm.name}" for case in cases for arm in case.arms if not arm.repeats)
         raise UsageError(f"{target.text}: name the one arm to compare, as RUN:CASE/ARM; it has {names}.")
-    return _side(target, run, cases[0], target.arm)
+    return _side(target, run, cases[0], target.arm, rules)
 
 
-def _run_pairs(base: Target, arm: Target) -> Iterator[tuple[Side, Side]]:
+def _run_pairs(base: Target, arm: Target, rules: tuple[Rule, ...]) -> Iterator[tuple[Side, Side]]:
     ours, theirs = RunDirectory(base.path).run(), RunDirectory(arm.path).run()
     if base.path.samefile(arm.path) and base.arm is None and arm.arm is None:
         raise UsageError(
@@ -202,8 +211,8 @@ def _run_pairs(base: Target, arm: Target) -> Iterator[tuple[Side, Side]]:
             found = True
             apart = not base.path.samefile(arm.path)
             yield (
-                _side(base, ours, first, name, run_name=apart),
-                _side(arm, theirs, second, other, run_name=apart),
+                _side(base, ours, first, name, rules, run_name=apart),
+                _side(arm, theirs, second, other, rules, run_name=apart),
             )
     if not found:
         raise UsageError(
@@ -242,8 +251,16 @@ def _matched_arms(
         yield name, other
 
 
-def _side(target: Target, run: RunRecord, case: CaseRecord, name: str, *, run_name: bool = False) -> Side:
-    side = run_side(RunDirectory(target.path), run, case, find_arm(case, name))
+def _side(
+    target: Target,
+    run: RunRecord,
+    case: CaseRecord,
+    name: str,
+    rules: tuple[Rule, ...],
+    *,
+    run_name: bool = False,
+) -> Side:
+    side = run_side(RunDirectory(target.path), run, case, find_arm(case, name), rules=rules)
     return replace(side, label=f"{target.path.name}:{name}") if run_name else side
 
 
@@ -255,7 +272,7 @@ def _comparison(base: Side, arm: Side) -> Comparison:
         base=_summary(base),
         arm=_summary(arm),
         difference=difference,
-        capture_calls=sum(calls) if calls else None,
+        capture_calls=sum(calls) if calls and not (base.doubt or arm.doubt) else None,
         capture_steps=sum(stratum.base_steps for stratum in difference.strata),
     )
 
@@ -273,6 +290,7 @@ def _summary(side: Side) -> SideSummary:
         ledger=checked.enabled,
         excess=checked.excess,
         unchecked=checked.skipped,
+        suspects=found.suspects if found else (),
         note=side.note,
     )
 
@@ -286,6 +304,10 @@ def side_ledger(side: Side) -> LedgerCheck:
     """
     found = LedgerCheck(excess=[], enabled={}, skipped=[])
     if side.spec is None or side.traces is None:
+        return found
+    if side.doubt:
+        reason = "names that no rule knows look like communication, and may be what it has"
+        found.skipped.extend(f"{stratum.batch.text}: {reason}" for stratum in side.traces.strata)
         return found
     if side.workload is not None:
         for stratum in side.traces.strata:

@@ -7,7 +7,7 @@ table to extend for a new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from mtpprof.analyzers.changes import Change
@@ -80,6 +80,24 @@ def engagement_of(entries: Sequence[LedgerEntry], name: str, *, requested: bool 
         by_rows=tuple(_by_rows(optimization, entries)) if verdict is Engaged.PARTLY else (),
         reason=reason,
     )
+
+
+def doubted(found: Mapping[str, Engagement], doubt: str) -> dict[str, Engagement]:
+    """Verdicts of which none is given where collectives may be uncounted, which may be those that it is about.
+
+    Args:
+        found: By optimization.
+        doubt: Why they may be; empty: they are not.
+    """
+    if not doubt:
+        return dict(found)
+    sure = (Engaged.UNSUPPORTED, Engaged.NOT_APPLICABLE)
+    return {
+        name: item
+        if item.verdict in sure
+        else withheld_engagement(Engaged.UNKNOWN, doubt, requested=item.requested)
+        for name, item in found.items()
+    }
 
 
 def withheld_engagement(verdict: Engaged, reason: str, *, requested: bool | None) -> Engagement:

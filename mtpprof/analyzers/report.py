@@ -17,7 +17,7 @@ import numpy as np
 from mtpprof.analyzers.calls import Calls
 from mtpprof.analyzers.composition import PARTS, Composition
 from mtpprof.analyzers.effects import Effect, FactorialArm, factorial_effects
-from mtpprof.analyzers.engagement import Engagement, engagement_of
+from mtpprof.analyzers.engagement import Engagement, doubted, engagement_of
 from mtpprof.analyzers.expected import Mismatch, compare, expected_counts, observed_counts, observed_entries
 from mtpprof.analyzers.nvtxbeside import NvtxBeside, summary
 from mtpprof.analyzers.redundant import Excess, check_workload
@@ -25,6 +25,7 @@ from mtpprof.analyzers.sameoutput import Acceptance, SameOutput, acceptance, sam
 from mtpprof.analyzers.savings import Difference, compare_sides
 from mtpprof.analyzers.serving import Serving
 from mtpprof.analyzers.sides import Side, Traces, run_side
+from mtpprof.analyzers.suspects import Suspect
 from mtpprof.analyzers.table import MISSING
 from mtpprof.analyzers.totals import Group, Totals, groups_of, totals_of
 from mtpprof.errors import InputError
@@ -98,6 +99,8 @@ class ArmReport(Record, frozen=True, kw_only=True):
     mismatches: list[Mismatch]
     excess: list[Excess]
     """Collectives that another setting of the switches does without, each with the optimization that removes it."""
+    suspects: tuple[Suspect, ...] = ()
+    """Names that look like communication and that no rule knows: while there are any, calls and bytes are lower bounds."""
     engagement: dict[str, Engagement]
     step: StepTimes | None
     profiled_step_ns: float | None
@@ -226,7 +229,7 @@ def _case_report(
             enabled=frozenset(arm.enabled),
             idle=frozenset(name for name, found in arm.engagement.items() if found.requested and found.idle),
             medians=sides[arm.name].medians,
-            totals=arm.totals,
+            totals=None if arm.suspects else arm.totals,
         )
         for arm in arms
         if not arm.repeats
@@ -271,7 +274,8 @@ def _arm_report(
         as_expected=None if calls is None else not mismatches,
         mismatches=mismatches,
         excess=_excess(traces, spec, workload) if traces else [],
-        engagement={} if calls is None else _engagement(calls, case, arm),
+        suspects=traces.found.suspects if traces else (),
+        engagement={} if calls is None else doubted(_engagement(calls, case, arm), side.doubt),
         step=step_times(side.windows),
         profiled_step_ns=float(median(side.profiled_ns)) if side.profiled_ns else None,
         ranks=rank_times(traces) if traces else [],

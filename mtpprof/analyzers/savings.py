@@ -12,17 +12,19 @@ from statistics import fmean, median
 import msgspec
 import numpy as np
 
-from mtpprof.analyzers.changes import Change, changes
+from mtpprof.analyzers.changes import Change, changes, in_doubt
 from mtpprof.analyzers.composition import COUNTED, Composition
 from mtpprof.analyzers.engagement import (
     SIGNATURES,
     Engaged,
     Engagement,
+    doubted,
     engagement_by_change,
     engagement_of,
     withheld_engagement,
 )
 from mtpprof.analyzers.expected import observed_entries
+from mtpprof.analyzers.newcomers import came_instead
 from mtpprof.analyzers.sameoutput import Acceptance, SameOutput, acceptance, same_output
 from mtpprof.analyzers.sides import Side
 from mtpprof.analyzers.stats import (
@@ -128,6 +130,8 @@ class Difference(Record, frozen=True, kw_only=True):
     base_acceptance: Acceptance | None
     arm_acceptance: Acceptance | None
     caveats: list[str]
+    newcomers: tuple[str, ...] = ()
+    """Those of the caveats that name what stands where collectives were."""
 
     @property
     def changes(self) -> list[Change]:
@@ -145,19 +149,23 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
         caveats += [f"{sentence}." for sentence in alone]
     strata = [_stratum_difference(base, arm, pairing) for pairing in pairings]
     caveats += _trace_caveats(base, arm, strata)
+    newcomers = tuple(
+        dict.fromkeys(sentence for pairing in pairings for sentence in _newcomers(base, arm, pairing))
+    )
     engagement = _engagement(base, arm, pairings)
     step = _resting_on(_switches(base, arm, engagement), strata, step_change(base, arm, confidence))
     waterfall, reason = _waterfall(base, arm, pairings, step)
     ours, theirs = acceptance(base.outputs), acceptance(arm.outputs)
     caveats += _acceptance_caveats(ours, theirs)
     main = strata[0] if strata else None
-    comparable = main if main is not None and main.same_batch else None
+    counted = not (base.doubt or arm.doubt)
+    comparable = main if main is not None and main.same_batch and counted else None
     return Difference(
         base=base.label,
         arm=arm.label,
         optimizations=_switched(base, arm, engagement),
         engagement=engagement,
-        calls=main.arm.calls - main.base.calls if main else None,
+        calls=_minus(main if counted else None, "calls"),
         payload_bytes=_minus(comparable, "payload_bytes"),
         wire_bytes=_minus(comparable, "wire_bytes"),
         collective_ns=_minus(comparable, "collective_ns"),
@@ -175,7 +183,8 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
         else same_output(arm.outputs, base.outputs),
         base_acceptance=ours,
         arm_acceptance=theirs,
-        caveats=caveats,
+        caveats=[*caveats, *newcomers],
+        newcomers=newcomers,
     )
 
 
@@ -226,6 +235,13 @@ def _trace_caveats(base: Side, arm: Side, strata: Sequence[StratumDifference]) -
         yield f"{what}: numbers of calls compare, bytes and times do not."
 
 
+def _newcomers(base: Side, arm: Side, pairing: Pairing) -> Iterable[str]:
+    if base.traces is None or arm.traces is None:
+        return ()
+    ours, theirs = base.traces.others.of(pairing.base.rows), arm.traces.others.of(pairing.arm.rows)
+    return came_instead(changes(pairing), ours, theirs, (base.label, arm.label))
+
+
 def _acceptance_caveats(ours: Acceptance | None, theirs: Acceptance | None) -> Iterable[str]:
     if ours is None or theirs is None or ours.mean == theirs.mean:
         return
@@ -251,7 +267,7 @@ def _stratum_difference(base: Side, arm: Side, pairing: Pairing) -> StratumDiffe
         arm_steps=pairing.arm.steps,
         base=stratum_totals(pairing.base),
         arm=stratum_totals(pairing.arm),
-        changes=changes(pairing),
+        changes=in_doubt(changes(pairing), base=bool(base.doubt), arm=bool(arm.doubt)),
         kernels=_kernel_counts(base, arm, pairing),
         notes=notes,
     )
@@ -299,10 +315,11 @@ def _engagement(base: Side, arm: Side, pairings: Sequence[Pairing]) -> dict[str,
         return {name: withheld_engagement(Engaged.UNKNOWN, reason, requested=None) for name in CATALOGUE}
     changed = changes(pairings[0])
     by_arm = engagement_of_side(arm)
-    return {
+    found = {
         name: engagement_by_change(pairings[0], changed, name) if name in SIGNATURES else by_arm[name]
         for name in CATALOGUE
     }
+    return doubted(found, arm.doubt or base.doubt)
 
 
 def engagement_of_side(side: Side) -> dict[str, Engagement]:
@@ -317,7 +334,7 @@ def engagement_of_side(side: Side) -> dict[str, Engagement]:
             found[name] = withheld_engagement(Engaged.UNKNOWN, side.missing, requested=requested)
         else:
             found[name] = engagement_of(entries, name, requested=requested)
-    return found
+    return doubted(found, side.doubt)
 
 
 def _refused(reason: str, requested: bool | None) -> Engagement:

@@ -17,12 +17,16 @@ import numpy as np
 from mtpprof.analyzers.agreement import find_disagreement
 from mtpprof.analyzers.attribution import Attribution, Options, analyze
 from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.classify import with_user_rules
 from mtpprof.analyzers.composition import Composition, compose
 from mtpprof.analyzers.discovery import open_traces
+from mtpprof.analyzers.newcomers import Others, find_others
 from mtpprof.analyzers.recorded import why_unfit
+from mtpprof.analyzers.rules import Rule
 from mtpprof.analyzers.serving import Serving, serving_of
 from mtpprof.analyzers.steps import Steps
 from mtpprof.analyzers.strata import Stratum, stratify
+from mtpprof.analyzers.suspects import suspicion
 from mtpprof.analyzers.table import MISSING, TraceSet
 from mtpprof.analyzers.work import Work, find_work
 from mtpprof.errors import InputError, UsageError
@@ -52,6 +56,8 @@ class Traces:
     composition: Composition
     work: tuple[Work, ...]
     """What each rank computed, by trace."""
+    others: Others
+    """What else ran in the steps, by name."""
     apart: str = ""
     """Why steps are left out of `strata`: ranks that did not do the same in them; empty: none are."""
 
@@ -96,13 +102,21 @@ class Side:
     """Which model it is held against where none is recorded, or why against none; empty: nothing to say."""
 
     @property
+    def doubt(self) -> str:
+        """Why the numbers of collectives are lower bounds, as half a sentence; empty: every one that is known is counted."""
+        return suspicion(self.traces.found.suspects) if self.traces is not None else ""
+
+    @property
     def medians(self) -> dict[int, float]:
         """The median step of every round."""
         return {number: float(median(steps)) for number, steps in self.windows.items()}
 
 
 def read_traces(
-    paths: Sequence[Path], spec: ModelSpec | None = None, workload: Workload | None = None
+    paths: Sequence[Path],
+    spec: ModelSpec | None = None,
+    workload: Workload | None = None,
+    rules: tuple[Rule, ...] = (),
 ) -> Traces:
     """Read and attribute the traces of one capture.
 
@@ -110,11 +124,12 @@ def read_traces(
         paths: Files, or directories that hold one run.
         spec: Model, from which payloads without sizes are derived.
         workload: Batch of the steps, where the traces do not tell it.
+        rules: The user's own, for names.
 
     Raises:
         InputError: nothing readable there, or several runs.
     """
-    return traces_of(_one_run(paths, open_traces(paths)), spec, workload)
+    return traces_of(_one_run(paths, open_traces(paths)), spec, workload, rules)
 
 
 def _one_run(paths: Sequence[Path], opened: Sequence[TraceSet]) -> TraceSet:
@@ -126,9 +141,14 @@ def _one_run(paths: Sequence[Path], opened: Sequence[TraceSet]) -> TraceSet:
     return opened[0]
 
 
-def traces_of(traces: TraceSet, spec: ModelSpec | None = None, workload: Workload | None = None) -> Traces:
+def traces_of(
+    traces: TraceSet,
+    spec: ModelSpec | None = None,
+    workload: Workload | None = None,
+    rules: tuple[Rule, ...] = (),
+) -> Traces:
     """The attribution of a trace set in the form that comparisons take."""
-    found = analyze(traces, Options(model=spec))
+    found = analyze(traces, Options(model=spec, rules=rules))
     steps = found.steps if workload is None else _with_batch(found.steps, workload)
     return Traces(
         found=found,
@@ -137,6 +157,7 @@ def traces_of(traces: TraceSet, spec: ModelSpec | None = None, workload: Workloa
         strata=stratify(found.calls, steps),
         composition=compose(traces, found),
         work=find_work(traces, found.calls),
+        others=find_others(traces, found, with_user_rules(rules)),
     )
 
 
@@ -148,7 +169,13 @@ def _with_batch(steps: Steps, workload: Workload) -> Steps:
 
 
 def run_side(
-    directory: RunDirectory, run: RunRecord, case: CaseRecord, arm: ArmRecord, *, traces: bool = True
+    directory: RunDirectory,
+    run: RunRecord,
+    case: CaseRecord,
+    arm: ArmRecord,
+    *,
+    traces: bool = True,
+    rules: tuple[Rule, ...] = (),
 ) -> Side:
     """An arm of a run, as far as the run has got and its files can be read.
 
@@ -162,7 +189,7 @@ def run_side(
     read: Traces | None = None
     missing, damaged = "the baseline's repeat is timed only", False
     if arm.repeats is None and traces:
-        read, missing, damaged = _arm_traces(directory, case, arm, spec, workload)
+        read, missing, damaged = _arm_traces(directory, case, arm, spec, workload, rules)
     repeat = next((other for other in case.arms if other.repeats is not None), None)
     cpus = run.machine.get("cpus")
     return Side(
@@ -205,13 +232,15 @@ def _windows(directory: RunDirectory, case: CaseRecord, arm: str) -> dict[int, t
     return windows_of(_stored(directory.timing, case.id, arm, {}))
 
 
-def trace_side(paths: Sequence[Path], label: str, spec: ModelSpec | None = None) -> Side:
+def trace_side(
+    paths: Sequence[Path], label: str, spec: ModelSpec | None = None, rules: tuple[Rule, ...] = ()
+) -> Side:
     """Traces that are not from a run of ours.
 
     Raises:
         InputError: nothing readable there, or several runs.
     """
-    read = read_traces(paths, spec)
+    read = read_traces(paths, spec, rules=rules)
     on_device = bool(read.calls.on_device.any()) if len(read.calls) else False
     return Side(
         label=label,
@@ -228,7 +257,12 @@ def trace_side(paths: Sequence[Path], label: str, spec: ModelSpec | None = None)
 
 
 def _arm_traces(
-    directory: RunDirectory, case: CaseRecord, arm: ArmRecord, spec: ModelSpec, workload: Workload
+    directory: RunDirectory,
+    case: CaseRecord,
+    arm: ArmRecord,
+    spec: ModelSpec,
+    workload: Workload,
+    rules: tuple[Rule, ...],
 ) -> tuple[Traces | None, str, bool]:
     """The traces of an arm; None with the reason, and whether files are there that cannot be used."""
     paths = directory.captured(case.id, arm.name, case.tp)
@@ -240,7 +274,7 @@ def _arm_traces(
         opened = open_traces(paths)
         if unfit := why_unfit(opened, case.tp, ranked):
             return None, unfit, True
-        return _agreeing(traces_of(_one_run(paths, opened), spec, workload)), "", False
+        return _agreeing(traces_of(_one_run(paths, opened), spec, workload, rules)), "", False
     except InputError as error:
         return None, str(error), True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +22,9 @@ def compare(
             help="Preset or config.json of traces without a run record: redundant collectives are found by its ledger."
         ),
     ] = None,
+    rules: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Rules of your own for names (TOML), as for analyze.")
+    ] = None,
     style: Annotated[
         ReportFormat,
         typer.Option("--format", help="How to write the result; html is one self-contained page."),
@@ -39,10 +43,12 @@ def compare(
         mtpprof compare traces/before traces/after --model ./config.json
     """
     from mtpprof.analyzers.comparison import compare_targets, parse_target
+    from mtpprof.analyzers.rules import load_rules
     from mtpprof.cli.render.formats import COMPARISONS
     from mtpprof.models.hf import resolve_model
     from mtpprof.models.spec import Scale
 
     spec = resolve_model(model, scale=Scale.FULL) if model else None
-    answer = compare_targets(parse_target(base), parse_target(arm), spec)
+    known = load_rules(rules) if rules else ()
+    answer = compare_targets(parse_target(base), parse_target(arm), spec, known)
     COMPARISONS[style](answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,9 @@ from mtpprof.rundir import REPORT_FILE, RunDirectory
 
 def report(
     run: Annotated[Path, typer.Argument(help="Run directory, made by `mtpprof run`.")],
+    rules: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Rules of your own for names (TOML), as for analyze.")
+    ] = None,
     style: Annotated[
         ReportFormat,
         typer.Option(
@@ -35,21 +39,28 @@ def report(
 
         mtpprof report runs/mine --format json | jq '.cases[].differences'
     """
-    show_report(RunDirectory(run), style)
+    show_report(RunDirectory(run), style, rules)
 
 
-def show_report(directory: RunDirectory, style: ReportFormat) -> None:
+def show_report(directory: RunDirectory, style: ReportFormat, rules: Path | None = None) -> None:
     """Analyze a run directory, keep the answer there as report.json, and write it out.
+
+    Args:
+        directory: The run.
+        style: How to write it out.
+        rules: The user's own, for names.
 
     Raises:
         InputError: not a run directory.
         typer.Exit: with code 1, the observed collectives differ from the ledger; with code 3, a file of an arm is damaged or gone.
     """
     from mtpprof.analyzers.report import make_report
+    from mtpprof.analyzers.rules import load_rules
+    from mtpprof.analyzers.sides import run_side
     from mtpprof.cli.render.formats import REPORTS
     from mtpprof.cli.render.report import next_commands
 
-    answer = make_report(directory)
+    answer = make_report(directory, partial(run_side, rules=load_rules(rules) if rules else ()))
     try:
         directory.write(directory.root / REPORT_FILE, answer)
     except OSError as error:

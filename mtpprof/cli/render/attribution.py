@@ -58,8 +58,11 @@ def _problem_rows(problems: Iterable[Problem]) -> Iterable[tuple[str, str]]:
 def _count(found: Attribution) -> str:
     if found.no_answer:
         return f"{UNKNOWN}: {found.no_answer}"
-    least = "" if found.counts_are_exact else "at least "
-    return f"{least}{len(found.calls)}, {_fused(found)} of them fused with what follows"
+    return f"{_least(found)}{len(found.calls)}, {_fused(found)} of them fused with what follows"
+
+
+def _least(found: Attribution) -> str:
+    return "" if found.counts_are_exact else "at least "
 
 
 def _fused(found: Attribution) -> int:
@@ -69,10 +72,11 @@ def _fused(found: Attribution) -> int:
 def _time(found: Attribution) -> str:
     groups = grouping.group(found.calls, found.steps, ("rank",))
     if not groups:
-        return UNKNOWN if found.no_answer else "none"
+        nothing = "none" if found.counts_are_exact else f"at least {time_text(0)}"
+        return UNKNOWN if found.no_answer else nothing
     busy = [group.busy_ns for group in groups]
     exposed = sum(group.exposed_ns for group in groups) / max(1, sum(busy))
-    return f"{time_text(min(busy))} to {time_text(max(busy))} a rank, {percent_text(exposed)} of it exposed"
+    return f"{_least(found)}{time_text(min(busy))} to {time_text(max(busy))} a rank, {percent_text(exposed)} of it exposed"
 
 
 def _waiting(found: Attribution) -> str:

@@ -80,7 +80,8 @@ def _engagement_table(comparison: Comparison) -> Table:
 
 def _strata_table(comparison: Comparison) -> Table:
     columns = ("batch", "steps", "calls", "payload", "wire")
-    rows = [row for stratum in comparison.difference.strata for row in _stratum_rows(stratum)]
+    least = _least(comparison.base), _least(comparison.arm)
+    rows = [row for stratum in comparison.difference.strata for row in _stratum_rows(stratum, least)]
     return Table(
         title="batch by batch, per step and rank",
         columns=columns,
@@ -89,29 +90,39 @@ def _strata_table(comparison: Comparison) -> Table:
     )
 
 
-def _stratum_rows(stratum: StratumDifference) -> Iterator[tuple[str, ...]]:
+def _least(side: SideSummary) -> str:
+    """What stands before a side's figures where they are lower bounds."""
+    return "≥ " if side.suspects else ""
+
+
+def _stratum_rows(stratum: StratumDifference, least: tuple[str, str]) -> Iterator[tuple[str, ...]]:
     yield (
         stratum.batch,
         f"{stratum.base_steps} → {stratum.arm_steps}",
-        f"{count_text(stratum.base.calls)} → {count_text(stratum.arm.calls)}",
-        _figure(stratum, "payload_bytes"),
-        _figure(stratum, "wire_bytes"),
+        f"{least[0]}{count_text(stratum.base.calls)} → {least[1]}{count_text(stratum.arm.calls)}",
+        _figure(stratum, "payload_bytes", least),
+        _figure(stratum, "wire_bytes", least),
     )
     if stratum.arm_batch != stratum.batch:
         yield (f"  → {stratum.arm_batch}", "", "", "", "")
 
 
-def _figure(stratum: StratumDifference, name: str) -> str:
+def _figure(stratum: StratumDifference, name: str, least: tuple[str, str]) -> str:
     """Before and after; where they round to the same, before and the difference."""
     before, after = getattr(stratum.base, name), getattr(stratum.arm, name)
     if (
         before is not None
         and after is not None
         and before != after
+        and not any(least)
         and bytes_text(before) == bytes_text(after)
     ):
         return f"{bytes_text(before)} {signed(bytes_text(after - before))}"
-    return f"{bytes_text(before)} → {bytes_text(after)}"
+    texts = (
+        f"{bound}{bytes_text(value)}" if value is not None else bytes_text(value)
+        for bound, value in zip(least, (before, after), strict=True)
+    )
+    return " → ".join(texts)
 
 
 def _changes_table(comparison: Comparison) -> Table:

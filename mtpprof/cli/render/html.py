@@ -18,7 +18,7 @@ from mtpprof.cli.render.page import (
     text,
     waterfall_figure,
 )
-from mtpprof.cli.render.report import DEVIATIONS, case_tables, heading
+from mtpprof.cli.render.report import DEVIATIONS, case_tables, heading, least
 from mtpprof.cli.units import bytes_text, count_text
 
 
@@ -94,9 +94,9 @@ def ledger_table(arms: Sequence[ArmReport]) -> Table:
         rows.append(
             (
                 arm.name,
-                count_text(totals.calls if totals else None),
-                bytes_text(totals.payload_bytes if totals else None),
-                bytes_text(totals.wire_bytes if totals else None),
+                least(arm, count_text(totals.calls if totals else None)),
+                least(arm, bytes_text(totals.payload_bytes if totals else None)),
+                least(arm, bytes_text(totals.wire_bytes if totals else None)),
                 state[arm.as_expected],
                 excess or "nothing",
             )

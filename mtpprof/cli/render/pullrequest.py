@@ -10,7 +10,7 @@ from mtpprof.analyzers.report import ArmReport, CaseReport, Report
 from mtpprof.analyzers.savings import Difference
 from mtpprof.analyzers.stats import Claim
 from mtpprof.cli.output import Table, harmless, markdown
-from mtpprof.cli.render.report import DEVIATIONS, heading, redundant_notes
+from mtpprof.cli.render.report import DEVIATIONS, heading, least, redundant_notes, suspect_notes
 from mtpprof.cli.render.savings import (
     change_row,
     claim_notes,
@@ -61,6 +61,8 @@ def _total(name: str, text: Callable[[float | None], str]) -> Cell:
     def cell(arm: ArmReport, base: ArmReport, difference: Difference | None) -> str:
         value = getattr(arm.totals, name) if arm.totals else None
         reference = getattr(base.totals, name) if base.totals else None
+        if arm.suspects or base.suspects:
+            return least(arm, text(value))
         return _against(value, reference, text(value), arm is base)
 
     return cell
@@ -143,6 +145,7 @@ def _notes(case: CaseReport) -> Iterator[str]:
     if noise is not None and noise.step.noise is not None:
         yield noise_text(noise.step.noise, paired=noise.step.paired)
     yield from redundant_notes(case)
+    yield from suspect_notes(case)
     for name, reason in case.not_applicable.items():
         yield f"`{name}` does not apply: {reason}."
 

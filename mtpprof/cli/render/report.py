@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mtpprof.analyzers.report import ArmReport, CaseReport
 from mtpprof.analyzers.savings import Difference
+from mtpprof.analyzers.suspects import suspicion
 from mtpprof.analyzers.totals import Group
 from mtpprof.cli.output import Table
 from mtpprof.cli.render.savings import (
@@ -61,6 +62,7 @@ def _notes(case: CaseReport) -> Iterator[str]:
         yield from engagement_notes(difference)
         yield from _output_notes(difference)
     yield from redundant_notes(case)
+    yield from suspect_notes(case)
     for name, reason in case.not_applicable.items():
         yield f"Not compared: {name} ({reason})."
 
@@ -79,6 +81,19 @@ def redundant_notes(case: CaseReport) -> Iterator[str]:
         for entry in arm.excess:
             if entry.what == "redundant" and arm.name == BASELINE:
                 yield f"{arm.name}: {entry.sentence}{saviour_text(entry)}."
+
+
+def suspect_notes(case: CaseReport) -> Iterator[str]:
+    """Arms whose numbers of collectives are lower bounds, and what else stands where collectives were."""
+    for arm in case.arms:
+        if doubt := suspicion(arm.suspects):
+            yield f"{arm.name}: calls and bytes are lower bounds: {doubt}; teach it with --rules."
+    yield from dict.fromkeys(note for difference in case.differences for note in difference.newcomers)
+
+
+def least(arm: ArmReport, figure: str) -> str:
+    """A figure that is a lower bound, marked so."""
+    return f"≥ {figure}" if arm.suspects and figure != UNKNOWN else figure
 
 
 def _arms_table(case: CaseReport) -> Table:
@@ -164,9 +179,9 @@ def _totals_cells(arm: ArmReport) -> tuple[str, ...]:
     if totals is None:
         return ("", "", "", "", "")
     return (
-        count_text(totals.calls),
-        bytes_text(totals.payload_bytes),
-        bytes_text(totals.wire_bytes),
+        least(arm, count_text(totals.calls)),
+        least(arm, bytes_text(totals.payload_bytes)),
+        least(arm, bytes_text(totals.wire_bytes)),
         "",
         time_text(totals.collective_ns),
     )
