@@ -10,7 +10,6 @@ import stat
 from pathlib import Path
 
 _KINDS = (
-    (stat.S_ISDIR, "a directory"),
     (stat.S_ISCHR, "a character device"),
     (stat.S_ISBLK, "a block device"),
     (stat.S_ISFIFO, "a pipe, which cannot be read twice"),
@@ -19,11 +18,11 @@ _KINDS = (
 
 
 def no_regular_file(path: Path) -> str:
-    """What `path` is in place of a regular file; empty: it is one, or there is nothing that can be asked."""
+    """What `path` is in place of a regular file; empty: it is one, a directory or nothing, which the system itself refuses to open."""
     try:
         mode = path.stat().st_mode
     except OSError:
         return ""
-    if stat.S_ISREG(mode):
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return ""
     return next((kind for test, kind in _KINDS if test(mode)), "something else")
