@@ -138,6 +138,7 @@ class TraceText:
         length = min(found, default=0) - self._offset
         if self._salvager is None or length <= 0:
             return []
+        self.notes.damaged = 0  # all of it lies behind, in what is not read again
         events = self._salvager.last_events(self._buffer[:length], self._offset).events
         self.notes.truncated = self._source.damage
         return events
