@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from os.path import commonpath
+from os.path import abspath, commonpath
 from pathlib import Path
 
 from mtpprof.analyzers.readers import Peek
@@ -154,7 +154,7 @@ def merged(sets: list[FileSet]) -> list[FileSet]:
     )
     if fits:
         problems = tuple(problem for part in filled for problem in part.problems)
-        folder = commonpath([part.label for part in filled])
+        folder = _shared_folder(filled)
         files.sort(key=lambda file: file.rank or 0)
         filled = [FileSet(label=folder, files=tuple(files), problems=problems)]
     first, *others = filled or [FileSet(label=sets[0].label, files=())]
@@ -165,14 +165,19 @@ def labelled(sets: list[FileSet]) -> tuple[FileSet, ...]:
     """Labels without the part that all of them share."""
     if len(sets) < 2:
         return tuple(sets)
-    shared = commonpath([part.label for part in sets])
+    shared = Path(_shared_folder(sets)).absolute()
+    labels = [Path(part.label).absolute() for part in sets]
     return tuple(
-        replace(
-            part,
-            label=str(Path(part.label).relative_to(shared)) if part.label != shared else Path(shared).name,
-        )
-        for part in sets
+        replace(part, label=str(label.relative_to(shared)) if label != shared else shared.name)
+        for part, label in zip(sets, labels, strict=True)
     )
+
+
+def _shared_folder(sets: list[FileSet]) -> str:
+    """As they were written where all are alike; a relative and an absolute path share what they do from the root on."""
+    labels = [part.label for part in sets]
+    alike = len({Path(label).is_absolute() for label in labels}) == 1
+    return commonpath(labels if alike else map(abspath, labels))
 
 
 def file_problem(path: Path, verdict: Verdict, sentence: str, rank: int | None = None) -> Problem:

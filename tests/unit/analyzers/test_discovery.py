@@ -146,6 +146,15 @@ class TestRuns:
         assert [part.label for part in sets] == ["off", "on"]
         assert [[file.rank for file in part.files] for part in sets] == [[0, 1], [0, 1]]
 
+    def test_relative_and_absolute_paths_go_together(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for folder in ("one", "two"):
+            trace(tmp_path / folder / "rank0.json", 0)
+        monkeypatch.chdir(tmp_path)
+        found = discover([Path("one"), tmp_path / "two"])
+        assert sorted(part.label for part in found) == ["one", "two"]
+
     def test_directories_with_other_ranks_are_one_run(self, tmp_path: Path) -> None:
         trace(tmp_path / "node0" / "a.json", 0)
         trace(tmp_path / "node1" / "b.json", 1)

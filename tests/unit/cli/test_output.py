@@ -99,7 +99,7 @@ def test_a_table_that_would_be_squeezed_is_written_as_entries(
     assert lines[:4] == ["t", "value 0 of a", "  b: value 0 of b", "  c: value 0 of c"]
     monkeypatch.setattr("mtpprof.cli.output.UNLIMITED_WIDTH", 100)
     write_tables([wide], Format.TABLE)
-    assert "value 0 of a   value 0 of b" in capsys.readouterr().out
+    assert "value 0 of a  value 0 of b" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
