@@ -51,6 +51,11 @@ class Waterfall(Record, frozen=True, kw_only=True):
         """Change of the whole; negative: saved."""
         return self.end_ns - self.start_ns
 
+    @property
+    def explains(self) -> bool:
+        """Whether the parts explain more of the difference than they leave: otherwise profiled steps were other steps."""
+        return abs(self.rest_ns) <= abs(self.difference_ns)
+
 
 class WaterfallRow(Record, frozen=True, kw_only=True):
     """A line of a waterfall as it is drawn."""

@@ -249,7 +249,13 @@ def waterfall_tables(title: str, differences: Sequence[Difference]) -> list[Tabl
         ("step after", "", *(time_text(fall.end_ns) for _, fall in falls)),
     ]
     return [
-        Table(title=title, columns=columns, rows=rows, right=frozenset(columns[1:]), note=_rest_note(base))
+        Table(
+            title=title,
+            columns=columns,
+            rows=rows,
+            right=frozenset(columns[1:]),
+            note="\n".join(_rest_notes(falls)),
+        )
     ]
 
 
@@ -262,14 +268,21 @@ def _part_rows(falls: Sequence[Waterfall]) -> Iterator[tuple[str, ...]]:
     yield REST, "", *(signed(time_text(drawn(fall)[-1].delta_ns)) for fall in falls)
 
 
-def _rest_note(fall: Waterfall) -> str:
-    profiled = sum(part.base_ns for part in fall.parts)
-    if fall.start_ns == profiled:
-        return ""
-    return (
+def _rest_notes(falls: Sequence[tuple[str, Waterfall]]) -> Iterator[str]:
+    base = falls[0][1]
+    profiled = sum(part.base_ns for part in base.parts)
+    if base.start_ns == profiled:
+        return
+    yield (
         f"Parts are means of profiled steps ({time_text(profiled)} in the baseline); steps before and after are measured "
         f"without a profiler. What the parts do not explain is {REST}."
     )
+    vague = [name for name, fall in falls if not fall.explains]
+    if vague:
+        yield (
+            f"More is {REST} than the whole difference ({', '.join(vague)}): there the parts say where profiled steps spent "
+            f"their time, and not what was saved."
+        )
 
 
 def effects_table(title: str, effects: Sequence[Effect]) -> Table:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mtpprof.analyzers.composition import COUNTED, PARTS, Composition
 from mtpprof.analyzers.waterfall import (
     REST,
+    Part,
     Waterfall,
     apportion,
     drawn,
@@ -107,3 +108,21 @@ def test_no_tokens_are_refused() -> None:
     )
     with pytest.raises(ValueError, match="positive"):
         per_token(fall, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("end_ns", "rest_ns", "explains"), [(90, 0, True), (90, 10, True), (90, -11, False), (100, 1, False)]
+)
+def test_parts_that_leave_more_than_they_explain_are_known(end_ns: int, rest_ns: int, explains: bool) -> None:
+    part = Part(name="transfer", base_ns=50, arm_ns=50 + end_ns - 100 - rest_ns)
+    fall = Waterfall(
+        unit="step",
+        basis="",
+        start_ns=100,
+        end_ns=end_ns,
+        parts=[part],
+        rest_ns=rest_ns,
+        base_steps=1,
+        arm_steps=1,
+    )
+    assert fall.explains is explains
