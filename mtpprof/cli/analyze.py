@@ -83,7 +83,7 @@ def analyze(
     from mtpprof.analyzers.attribution import analyze as attribute
     from mtpprof.analyzers.discovery import open_traces, parse_rank_map
     from mtpprof.cli.render import attribution as render
-    from mtpprof.cli.render.rows import group_rows
+    from mtpprof.cli.render.rows import group_columns, group_rows
 
     columns = _checked(by, DEFAULT_BY, _columns(), "--by")
     views = _checked(show, DEFAULT_SHOW, ("groups", *render.VIEWS, "all"), "--show")
@@ -95,7 +95,7 @@ def analyze(
     if style is Format.JSON:
         write_json([analysis_of(one, columns) for one in found])
     elif style is Format.CSV:
-        write_rows(row for one in found for row in group_rows(one, columns))
+        write_rows(group_columns(columns), (row for one in found for row in group_rows(one, columns)))
     else:
         _write(found, views, columns, style)
     if all(one.no_answer for one in found):

@@ -103,18 +103,34 @@ def write_json(value: Any) -> None:
     """Write a result as JSON."""
     import msgspec
 
-    write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    try:
+        text = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a file's name that is no Unicode
+        text = msgspec.json.encode(_unicode(msgspec.to_builtins(value)))
+    write(msgspec.json.format(text, indent=2).decode())
 
 
-def write_rows(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows of plain values as CSV, all of one set of columns; None is empty. Control characters are escaped, as everywhere."""
-    buffer, columns = io.StringIO(), None
-    writer = csv.writer(buffer, lineterminator="\n")
-    for row in rows:
-        if columns is None:
-            columns = list(row)
-            writer.writerow(columns)
-        writer.writerow(map(_csv_value, row.values()))
+def _unicode(value: Any) -> Any:
+    """Plain values with what is no Unicode in their texts replaced."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_unicode(key): _unicode(item) for key, item in value.items()}
+    return [_unicode(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def write_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows of plain values as CSV, below a header even where there are none; None is empty.
+
+    Control characters are escaped, as everywhere.
+
+    Raises:
+        ValueError: a row holds what is no column.
+    """
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _csv_value(value) for name, value in row.items()} for row in rows)
     write(buffer.getvalue())
 
 

@@ -14,7 +14,7 @@ from mtpprof.cli.render.comparison import comparison_tables
 from mtpprof.cli.render.html import comparison_page, report_page
 from mtpprof.cli.render.pullrequest import pull_request
 from mtpprof.cli.render.report import DEVIATIONS, case_tables, heading
-from mtpprof.cli.render.rows import comparison_rows, report_rows
+from mtpprof.cli.render.rows import COMPARISON_COLUMNS, REPORT_COLUMNS, comparison_rows, report_rows
 from mtpprof.cli.render.savings import summary_table
 from mtpprof.cli.reportformat import ReportFormat
 
@@ -49,14 +49,14 @@ def _comparison_as_markdown(answer: ComparisonReport) -> None:
 REPORTS: dict[ReportFormat, Callable[[Report], None]] = {
     ReportFormat.TABLE: _report_as_tables,
     ReportFormat.JSON: write_json,
-    ReportFormat.CSV: lambda report: write_rows(report_rows(report)),
+    ReportFormat.CSV: lambda report: write_rows(REPORT_COLUMNS, report_rows(report)),
     ReportFormat.MD: lambda report: write(pull_request(report)),
     ReportFormat.HTML: lambda report: write(report_page(report)),
 }
 COMPARISONS: dict[ReportFormat, Callable[[ComparisonReport], None]] = {
     ReportFormat.TABLE: _comparison_as_tables,
     ReportFormat.JSON: write_json,
-    ReportFormat.CSV: lambda answer: write_rows(comparison_rows(answer)),
+    ReportFormat.CSV: lambda answer: write_rows(COMPARISON_COLUMNS, comparison_rows(answer)),
     ReportFormat.MD: _comparison_as_markdown,
     ReportFormat.HTML: lambda answer: write(comparison_page(answer)),
 }

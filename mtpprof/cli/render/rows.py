@@ -1,7 +1,8 @@
 """Answers as rows of plain values, for CSV: a row a thing, units in the names of columns, nothing where nothing is known.
 
 What is for people (tables with rounded figures and signs) is no data, so it is not what CSV holds; everything else that an answer
-says is in its JSON.
+says is in its JSON. Where names that no rule knows look like communication, figures are lower bounds: a column of its own says so,
+since a number cannot.
 """
 
 from __future__ import annotations
@@ -41,6 +42,52 @@ GROUP_FIGURES = (
 )
 CASE_FIELDS = ("model", "scale", "tp", "concurrency", "draft_tokens", "dtype")
 TOTALS = ("calls", "payload_bytes", "wire_bytes", "collective_ns")
+CHANGES = {
+    "calls_change": "calls",
+    "payload_change_bytes": "payload_bytes",
+    "wire_change_bytes": "wire_bytes",
+    "collective_change_ns": "collective_ns",
+}
+"""Columns of what an arm changes, each with its figure in `Difference`."""
+STEP_COLUMNS = ("step_change_ns", "step_change_low_ns", "step_change_high_ns", "noise_floor_ns", "claim")
+REPORT_COLUMNS = (
+    "case",
+    *CASE_FIELDS,
+    "arm",
+    "repeats",
+    "enabled",
+    "engaged",
+    "as_expected",
+    *TOTALS,
+    "lower_bound",
+    "step_mean_ns",
+    "step_median_ns",
+    "profiled_step_ns",
+    "acceptance_length",
+    "tokens_per_s",
+    "same_output",
+    "base",
+    *CHANGES,
+    *STEP_COLUMNS,
+    "missing",
+)
+STRATUM_FIELDS = ("batch", "arm_batch", "same_batch", "base_steps", "arm_steps")
+COMPARISON_COLUMNS = (
+    "title",
+    "base",
+    "arm",
+    "engaged",
+    *STRATUM_FIELDS,
+    *(f"{side}_{name}" for name in TOTALS for side in ("base", "arm")),
+    "base_lower_bound",
+    "arm_lower_bound",
+    *STEP_COLUMNS,
+)
+
+
+def group_columns(by: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of `group_rows`."""
+    return ("traces", *by, *GROUP_FIGURES, "lower_bound")
 
 
 def group_rows(found: Attribution, by: tuple[str, ...]) -> Iterator[Row]:
@@ -50,6 +97,7 @@ def group_rows(found: Attribution, by: tuple[str, ...]) -> Iterator[Row]:
             "traces": found.label,
             **{name: entry.key[name] for name in by},
             **{name: getattr(entry, name) for name in GROUP_FIGURES},
+            "lower_bound": bool(found.suspects),
         }
 
 
@@ -66,7 +114,9 @@ def report_rows(report: Report) -> Iterator[Row]:
                 "enabled": "+".join(arm.enabled),
                 **_arm(arm),
                 "base": differences[arm.name].base if arm.name in differences else None,
-                **{f"{name}_change": getattr(differences.get(arm.name), name, None) for name in TOTALS},
+                **{
+                    column: getattr(differences.get(arm.name), name, None) for column, name in CHANGES.items()
+                },
                 **_step_change(differences.get(arm.name)),
                 "missing": arm.missing,
             }
@@ -77,6 +127,7 @@ def _arm(arm: ArmReport) -> Row:
         "engaged": _engaged(arm.engagement),
         "as_expected": arm.as_expected,
         **{name: getattr(arm.totals, name, None) for name in TOTALS},
+        "lower_bound": bool(arm.suspects) if arm.totals else None,
         "step_mean_ns": arm.step.mean_ns if arm.step else None,
         "step_median_ns": arm.step.median_ns if arm.step else None,
         "profiled_step_ns": arm.profiled_step_ns,
@@ -94,7 +145,7 @@ def _step_change(difference: Difference | None) -> Row:
     step = difference.step if difference else None
     interval = step.difference if step else None
     return {
-        "step_change_ns": interval.estimate if interval else None,
+        "step_change_ns": step.difference_ns if step else None,
         "step_change_low_ns": interval.low if interval else None,
         "step_change_high_ns": interval.high if interval else None,
         "noise_floor_ns": difference.noise_ns if difference else None,
@@ -113,14 +164,15 @@ def comparison_rows(answer: ComparisonReport) -> Iterator[Row]:
                 "arm": comparison.arm.name,
                 "engaged": _engaged(difference.engagement),
                 **_stratum(stratum),
+                "base_lower_bound": bool(comparison.base.suspects) if stratum else None,
+                "arm_lower_bound": bool(comparison.arm.suspects) if stratum else None,
                 **_step_change(difference),
             }
 
 
 def _stratum(stratum: StratumDifference | None) -> Row:
-    names = ("batch", "arm_batch", "same_batch", "base_steps", "arm_steps")
     return {
-        **{name: getattr(stratum, name, None) for name in names},
+        **{name: getattr(stratum, name, None) for name in STRATUM_FIELDS},
         **{
             f"{side}_{name}": getattr(getattr(stratum, side, None), name, None)
             for name in TOTALS

@@ -74,8 +74,19 @@ def test_notes_are_no_html_in_markdown() -> None:
 
 
 def test_rows_are_plain_values(capsys: pytest.CaptureFixture[str]) -> None:
-    write_rows([{"name": "a,b", "n": 3.0, "x": None}, {"name": "\x1b", "n": 0.5, "x": True}])
+    rows = [{"name": "a,b", "n": 3.0, "x": None}, {"name": "\x1b", "n": 0.5, "x": True}]
+    write_rows(("name", "n", "x"), rows)
     assert capsys.readouterr().out == 'name,n,x\n"a,b",3,\n\\x1b,0.5,True\n'
+
+
+def test_rows_that_are_none_have_a_header_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(("name", "n"), [])
+    assert capsys.readouterr().out == "name,n\n"
+
+
+def test_a_row_holds_nothing_that_is_no_column() -> None:
+    with pytest.raises(ValueError, match="other"):
+        write_rows(("name",), [{"name": "a", "other": 1}])
 
 
 def test_data_is_utf8_whatever_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
