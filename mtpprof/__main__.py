@@ -54,7 +54,7 @@ def _empty_word(words: list[str]) -> int | None:
         option = word.startswith("-")
         if word == "--" or (word and words[0] == "nvtx" and not option and not value):
             return None  # what follows is another program's
-        if not word or (option and word.endswith("=")):
+        if not word or (option and word.partition("=")[1:] == ("=", "")):
             return number
         value = option and "=" not in word
     return None

@@ -38,6 +38,7 @@ TOLERANCE = 0.05
 Confidence = Annotated[float, msgspec.Meta(gt=0, le=0.999999)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 Duration = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Step = Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
 # TOML has nan and inf, which pass for anything in a comparison; of bounds on both sides neither holds.
 
 
@@ -60,7 +61,7 @@ class ArmBudget(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     arm: str = ""
     engaged: tuple[str, ...] = ()
     """Optimizations that must show in the trace."""
-    step_ns: Duration | None = None
+    step_ns: Step | None = None
     step_noise_ns: Duration | None = None
     """A/A floor of the run that wrote the budget."""
     machine: str = ""
@@ -96,7 +97,8 @@ class BudgetRow(Record, frozen=True, kw_only=True):
     phase: str
     kind: str
     what: str
-    """`calls`, `payload bytes`, `wire bytes`, `step time`, `engaged`, `uncounted`, or `redundant` and `missing` of a ledger check."""
+    """`calls`, `payload bytes`, `wire bytes`, `step time`, `<optimization> engaged`, `uncounted`; `redundant`, `missing`, `oversized` and
+    `ledger` of a ledger check; `arm`: the arm as a whole."""
     limit: float | None
     measured: float | None
     status: str
@@ -159,10 +161,12 @@ def make_budget(sides: Iterable[Side], *, time: bool, confidence: float = CONFID
     Raises:
         InputError: no side has anything to write a budget from.
     """
-    arms = [_arm_budget(side, time, confidence) for side in sides if side.traces is not None or side.windows]
+    arms = [_arm_budget(side, time, confidence) for side in sides]
+    arms = [arm for arm in arms if arm.limit or arm.step_ns is not None]
     if not arms:
         raise InputError(
-            "the run has neither traces nor step times, so there is nothing to write a budget from."
+            "nothing of it has collectives in steps, or step times that were asked for (--time): there is nothing to write a "
+            "budget from."
         )
     return Budget(schema_version=BUDGET_SCHEMA_VERSION, confidence=confidence, arm=arms)
 
@@ -237,7 +241,7 @@ def check_budget(budget: Budget, sides: Iterable[Side]) -> BudgetReport:
             *_check_time(arm, side, budget),
         ]
         rows += found
-        if found and all(row.status == Status.UNCHECKED for row in found):
+        if all(row.status == Status.UNCHECKED for row in found):
             rows.append(_row(arm, "arm", Status.OVER, note="nothing of its budget could be checked"))
     return BudgetReport(schema_version=BUDGET_SCHEMA_VERSION, rows=rows)
 
@@ -419,7 +423,7 @@ def ledger_rows(side: Side) -> Iterator[BudgetRow]:
 def budget_toml(budget: Budget, source: str) -> str:
     """A budget as the text of a TOML file that `load_budget` reads."""
     lines = [
-        f"# What a step may cost, per rank: written from {source}.",
+        f"# What a step may cost, per rank: written from {' '.join(source.split())}.",
         "# Calls and bytes exceed by one; step_ns only beyond noise and tolerance, with this confidence, on one machine.",
         f"schema_version = {budget.schema_version}",
         f"confidence = {budget.confidence}",

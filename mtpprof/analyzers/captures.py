@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from os.path import abspath, commonpath
+from os.path import commonpath, normpath
 from pathlib import Path
 
 from mtpprof.analyzers.readers import Peek
@@ -165,8 +165,8 @@ def labelled(sets: list[FileSet]) -> tuple[FileSet, ...]:
     """Labels without the part that all of them share."""
     if len(sets) < 2:
         return tuple(sets)
-    shared = Path(_shared_folder(sets)).absolute()
-    labels = [Path(part.label).absolute() for part in sets]
+    labels = [_absolute(part.label) for part in sets]
+    shared = Path(commonpath(labels))
     return tuple(
         replace(part, label=str(label.relative_to(shared)) if label != shared else shared.name)
         for part, label in zip(sets, labels, strict=True)
@@ -177,7 +177,12 @@ def _shared_folder(sets: list[FileSet]) -> str:
     """As they were written where all are alike; a relative and an absolute path share what they do from the root on."""
     labels = [part.label for part in sets]
     alike = len({Path(label).is_absolute() for label in labels}) == 1
-    return commonpath(labels if alike else map(abspath, labels))
+    return commonpath(labels if alike else map(_absolute, labels))
+
+
+def _absolute(label: str) -> Path:
+    """Without dots, and with links as they are named."""
+    return Path(normpath(Path(label).absolute()))
 
 
 def file_problem(path: Path, verdict: Verdict, sentence: str, rank: int | None = None) -> Problem:

@@ -13,7 +13,7 @@ from pathlib import Path
 from mtpprof.analyzers.redundant import Excess, LedgerCheck, check_ledger, check_workload, misfit, unproved
 from mtpprof.analyzers.rules import Rule
 from mtpprof.analyzers.savings import Difference, compare_sides
-from mtpprof.analyzers.sides import Side, find_arm, find_case, run_side, trace_side
+from mtpprof.analyzers.sides import Side, Traces, find_arm, find_case, run_side, trace_side
 from mtpprof.analyzers.suspects import Suspect
 from mtpprof.errors import InputError, UsageError
 from mtpprof.models.spec import ModelSpec
@@ -150,13 +150,22 @@ def _lent(traces: Side, run: Side, path: Path, rules: tuple[Rule, ...]) -> Side:
     """A capture without a model with that of the run, where its messages show that it is of it; else as it was, with the reason."""
     if run.spec is None or traces.traces is None:
         return traces
-    if reason := unproved(traces.traces.strata, run.spec):
+    if reason := _strange(traces.traces, run.spec):
         return replace(traces, note=f"{reason}: not held against the ledger of {run.label}; give --model")
     note = (
         f"no model is recorded; all-reduces are as wide as those of {run.spec.name} ({run.spec.scale}), the model of {run.label}, "
         f"which is taken for it"
     )
     return replace(trace_side([path], traces.label, run.spec, rules), note=note)
+
+
+def _strange(traces: Traces, spec: ModelSpec) -> str:
+    """Why traces are not taken for those of a model, as half a sentence; empty: they may well be."""
+    try:
+        spec.check_tp(traces.found.world_size or len(traces.found.ranks))
+    except UsageError as error:
+        return str(error).rstrip(".")
+    return unproved(traces.strata, spec) or misfit(traces.strata, spec)
 
 
 def _short_names(base: Path, arm: Path) -> tuple[str, str]:

@@ -48,7 +48,7 @@ class Excess(Record, frozen=True, kw_only=True):
     calls: float
     """Per step and rank."""
     payload_bytes: int | None
-    """Of these calls, per step; for an oversized one what it carries, not the difference; None: the dtype is not known."""
+    """Of these calls, per step; for an oversized one what it carries, not the difference; None: shape or dtype is not known."""
     time_ns: float | None
     """Time in them per step and rank, waiting included; None: they were not seen."""
     sites: list[str]
@@ -61,7 +61,8 @@ class Excess(Record, frozen=True, kw_only=True):
         """`3 redundant all-reduces of [8, 128] bf16 per step, one per latent MoE layer`."""
         name = self.kind.replace("_", "-")
         number = f"{self.calls:g}"
-        text = f"{number} {self.what} {name}{'' if self.calls == 1 else 's'} of {self.shape} {self.dtype} per step"
+        size = f"{self.shape} {self.dtype}" if self.shape else "unknown size"
+        text = f"{number} {self.what} {name}{'' if self.calls == 1 else 's'} of {size} per step"
         place = _PLACES.get(self.sites[0].rpartition(".moe.")[2]) if len(self.sites) == 1 else None
         return f"{text}, {place}" if place else text
 
@@ -155,7 +156,10 @@ def _check(
         smallest = min(equal, key=len)
         found.enabled[stratum.batch.text] = sorted(smallest)
     best = min(subsets, key=lambda subset: (subsets[subset].total(), -len(subset)))
-    found.excess.extend(_excess(stratum, observed, subsets[best], base, _saviours(base, spec, workload)))
+    excess = list(_excess(stratum, observed, subsets[best], base, _saviours(base, spec, workload)))
+    if not equal and not excess:  # what has no size may be what is expected, and may be something else
+        found.skipped.append(f"{stratum.batch.text}: the sizes of some of its collectives are not known.")
+    found.excess.extend(excess)
 
 
 def _ledger_of(
@@ -302,7 +306,7 @@ def _entry(
         dtype=dtype,
         calls=float(count),
         payload_bytes=round(count * payload_bytes(Kind(kind), tuple(dims), dtype, group))
-        if dtype in DTYPE_BYTES
+        if dims and dtype in DTYPE_BYTES
         else None,
         time_ns=None if what == MISSING_CALL else _time_of(stratum, size, count),
         sites=site_patterns(entry.site for entry in entries),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtpprof.cli.output import Format, Table, stdout_console, write, write_json, write_tables
+from mtpprof.cli.output import Format, Table, stdout_console, write_json, write_tables
 from mtpprof.errors import UsageError
 from mtpprof.models.spec import Scale
 
@@ -97,7 +97,7 @@ def predict(
     if style in (Format.TABLE, Format.MD):
         for table in tables:
             if not table.rows:
-                write(f"{table.title}\n{table.note}\n")
+                stdout_console().print(f"{table.title}\n{table.note}")
         tables = [table for table in tables if table.rows]
     write_tables(tables, style)
     if style is Format.TABLE and tables:

@@ -51,7 +51,12 @@ def test_an_empty_word_is_not_the_folder_that_one_is_in(mtpprof: Call, words: tu
 
 @pytest.mark.parametrize(
     "words",
-    [("nvtx", "--", "test", "-z", ""), ("nvtx", "test", "-z", ""), ("nvtx", "--max-mb=8", "test", "-z", "")],
+    [
+        ("nvtx", "--", "test", "-z", ""),
+        ("nvtx", "test", "-z", ""),
+        ("nvtx", "--max-mb=8", "test", "-z", ""),
+        ("run", "--vllm-arg=key=", "--engine", "reference", "--device", "cpu"),
+    ],
 )
 def test_empty_words_of_another_program_are_its_own(mtpprof: Call, words: tuple[str, ...]) -> None:
     assert "is empty" not in mtpprof(*words).stderr

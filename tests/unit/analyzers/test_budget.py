@@ -133,6 +133,18 @@ def test_what_cannot_be_checked_is_said_and_an_arm_without_anything_fails(tmp_pa
     assert [row.status for row in report.rows] == [Status.UNCHECKED, Status.OVER]
 
 
+def test_an_arm_of_which_there_is_nothing_is_neither_written_nor_kept(tmp_path: Path) -> None:
+    base, *_ = sides(tmp_path, GPU)
+    timed_only = replace(base, traces=None, missing="timed only")
+    with pytest.raises(InputError, match="nothing to write a budget from"):
+        make_budget([timed_only], time=False)
+    assert len(make_budget([timed_only, base], time=False).arm) == 1
+    empty = Budget(schema_version=1, arm=[ArmBudget(case=base.case, arm=base.label)])
+    assert [row.note for row in check_budget(empty, [timed_only]).over] == [
+        "nothing of its budget could be checked"
+    ]
+
+
 def test_a_kind_that_the_budget_does_not_have_exceeds_it(tmp_path: Path) -> None:
     side = replace(sides(tmp_path / "run", GPU)[0], case="")
     budget = make_budget([side], time=False)
@@ -162,6 +174,7 @@ def test_a_capture_against_its_models_ledger(tmp_path: Path) -> None:
         ("schema_version = 1\nconfidence = 1\n[[arm]]", r"not a budget \(.*confidence"),
         ("schema_version = 1\nconfidence = nan\n[[arm]]", r"not a budget \(.*confidence"),
         ("schema_version = 1\ntolerance = nan\n[[arm]]", r"not a budget \(.*tolerance"),
+        ("schema_version = 1\n[[arm]]\nstep_ns = 0", r"not a budget \(.*step_ns"),
         ("schema_version = 1\n[[arm]]\nsteps_ns = 5", r"unknown field `steps_ns` - at `\$.arm\[0\]`"),
         ("schema_version = 1\n[[arm]]\n[[arm.limit]]\ncalls = inf", r"not a budget \(.*calls"),
         ("schema_version = 1\n[[arm]]\n[[arm.limit]]\ncalls = -1", r"not a budget \(.*calls"),

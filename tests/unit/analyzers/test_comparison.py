@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mtpprof.analyzers.comparison import Comparison, compare_targets, parse_target
-from mtpprof.errors import InputError
+from mtpprof.errors import InputError, UsageError
 from mtpprof.models.presets import load_preset
 from mtpprof.models.spec import ModelSpec, Scale
 from mtpprof.rundir import RunDirectory
@@ -35,6 +35,23 @@ def test_a_capture_whose_messages_are_as_wide_as_the_runs_gets_its_model_and_it_
     )
     assert "nemotron-3-super (tiny), the model of commutative-reduce, which is taken for it" in found.arm.note
     assert found.base.note == ""
+
+
+def test_a_capture_that_the_runs_model_cannot_have_made_is_compared_without_it(
+    made: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(spec: ModelSpec, tp: int) -> None:
+        if tp == 4:
+            raise UsageError("--tp 4 does not divide it.")
+
+    wider = write_run(tmp_path / "wider", Recipe(models=("nemotron-3-super",), tp=4))
+    run = f"{made.root}:{made.run().cases[1].id}/commutative-reduce"
+    capture = str(wider.arm(wider.run().cases[0].id, "baseline"))
+    assert compared(run, capture).arm.note.endswith("which is taken for it")
+    monkeypatch.setattr(ModelSpec, "check_tp", refuse)
+    assert compared(run, capture).arm.note == (
+        "--tp 4 does not divide it: not held against the ledger of commutative-reduce; give --model"
+    )
 
 
 def test_a_capture_of_another_model_does_not_get_the_runs(made: RunDirectory, tmp_path: Path) -> None:

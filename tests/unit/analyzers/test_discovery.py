@@ -154,6 +154,9 @@ class TestRuns:
         monkeypatch.chdir(tmp_path)
         found = discover([Path("one"), tmp_path / "two"])
         assert sorted(part.label for part in found) == ["one", "two"]
+        monkeypatch.chdir(tmp_path / "one")
+        found = discover([Path(), Path("../two"), tmp_path / "one" / ".." / "two" / "rank0.json"])
+        assert sorted(part.label for part in found) == ["one", "two"]
 
     def test_directories_with_other_ranks_are_one_run(self, tmp_path: Path) -> None:
         trace(tmp_path / "node0" / "a.json", 0)

@@ -126,6 +126,25 @@ def test_a_call_of_unknown_size_may_be_the_one_that_is_expected() -> None:
     assert replaced_by((1, 2048), "") == [("redundant", 1, [1, 2048]), ("missing", 1, [1, 4096])]
 
 
+def test_a_batch_with_calls_of_unknown_size_was_not_checked() -> None:
+    workload = Workload(concurrency=1, draft_tokens=0, tp=4)
+    first, *rest = expected_collectives(SUPER, workload, frozenset({"commutative-reduce"}))
+    found = check_workload(seen((replace(first, shape=()), *rest), 1, 1), SUPER, workload)
+    assert found.enabled == {}
+    assert found.skipped == [
+        "target, 1 row of 1 sequence: the sizes of some of its collectives are not known."
+    ]
+
+
+def test_bytes_of_an_unknown_shape_are_unknown() -> None:
+    workload = Workload(concurrency=1, draft_tokens=0, tp=4)
+    ledger = expected_collectives(SUPER, workload, frozenset({"commutative-reduce"}))
+    more = (*ledger, replace(ledger[0], shape=(), count=3))
+    (entry,) = check_workload(seen(more, 1, 1), SUPER, workload).excess
+    assert (entry.calls, entry.payload_bytes) == (3, None)
+    assert entry.sentence == "3 redundant all-reduces of unknown size per step"
+
+
 def test_several_sizes_are_matched_with_the_smaller_ones_that_lack() -> None:
     workload = Workload(concurrency=1, draft_tokens=0, tp=4)
     first, second, *rest = expected_collectives(SUPER, workload, frozenset({"commutative-reduce"}))

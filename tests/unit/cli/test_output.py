@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from mtpprof.cli.output import (
     spelling,
     stdout_console,
     write,
+    write_json,
     write_rows,
     write_tables,
 )
@@ -87,6 +89,11 @@ def test_rows_that_are_none_have_a_header_all_the_same(capsys: pytest.CaptureFix
 def test_a_row_holds_nothing_that_is_no_column() -> None:
     with pytest.raises(ValueError, match="other"):
         write_rows(("name",), [{"name": "a", "other": 1}])
+
+
+def test_json_survives_names_that_are_no_unicode(capsys: pytest.CaptureFixture[str]) -> None:
+    write_json({"pa\udcffth": ["a\udcff", 1, None, ("\udcff",)]})
+    assert json.loads(capsys.readouterr().out) == {"pa?th": ["a?", 1, None, ["?"]]}
 
 
 def test_data_is_utf8_whatever_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
