@@ -406,8 +406,8 @@ class EventFollower:
         self._offset = self._path.stat().st_size if from_end and self._path.exists() else 0
 
     def new(self) -> list[dict[str, Any]]:
-        """Whole events since the last call; a line still being written waits, a damaged one is passed over."""
-        events = []
+        """Whole events since the last call; a line still being written waits, what cannot be read is passed over."""
+        events: list[dict[str, Any]] = []
         try:
             with self._path.open("rb") as stream:
                 stream.seek(self._offset)
@@ -419,8 +419,8 @@ class EventFollower:
                         events.append(msgspec.json.decode(line, type=dict[str, Any]))
                     except msgspec.DecodeError:
                         continue
-        except FileNotFoundError:
-            return []
+        except OSError:  # not there yet, or damaged: then as far as it could be read
+            return events
         return events
 
 

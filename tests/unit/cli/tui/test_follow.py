@@ -118,5 +118,14 @@ def test_large_logs_are_read_from_near_their_end(tmp_path: Path) -> None:
     assert update.log_lines[-1] == "rank0: fresh"
 
 
+def test_events_that_cannot_be_read_are_no_exception(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", SMALL)
+    (directory.root / "events.jsonl").mkdir()
+    update = RunFollower(directory).poll()
+    assert update is not None
+    assert update.record is not None
+    assert update.events == ()
+
+
 def test_nothing_new_is_no_update(tmp_path: Path) -> None:
     assert Update() == Update(events=(), record=None, log_lines=(), problem=None)
