@@ -120,6 +120,8 @@ class RowTable(ScrollView, can_focus=True):
         self._drawn: list[int] = []
         """That the columns get."""
         self._shown: list[int] = []
+        self.hidden_columns: tuple[str, ...] = ()
+        """Labels of the columns for which there is no room."""
         self._cursor = 0
         self._put = False
         """Whether anybody has put the cursor anywhere; until then it stays on top."""
@@ -217,9 +219,6 @@ class RowTable(ScrollView, can_focus=True):
         if excess > 0 and room > 0 and not self._wide and self._shown:
             widest = max(self._shown, key=lambda index: self._widths[index])
             self._drawn[widest] = max(min(NARROWEST, self._widths[widest]), self._widths[widest] - excess)
-
-    hidden_columns: tuple[str, ...] = ()
-    """Labels of the columns for which there is no room."""
 
     @property
     def _width(self) -> int:
