@@ -16,8 +16,9 @@ from textual import events
 from textual.widgets import Input, Static
 
 from mtpprof.cli.tui import app as app_module
+from mtpprof.cli.tui import subject
 from mtpprof.cli.tui.app import DashboardApp
-from mtpprof.cli.tui.screens.dialogs import LeaveDialog, TextDialog
+from mtpprof.cli.tui.screens.dialogs import LeaveDialog, StopDialog, TextDialog
 from mtpprof.cli.tui.widgets.choice import Choice
 from mtpprof.rundir import RunDirectory
 from tests.functional.tui import CLOCK_NS, finished_run, press, settle, text_of, words
@@ -182,6 +183,93 @@ async def test_a_finished_run_cannot_be_stopped(run: RunDirectory) -> None:
         await settle(pilot)
         await press(pilot, "x")
         assert notices(app) == ["No run is in progress."]
+
+
+async def test_x_stops_a_run_that_was_started_here_only_while_it_is_in_sight(
+    standing: type[Standing], elsewhere: tuple[RunDirectory, subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    directory, process = elsewhere
+    app = DashboardApp(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause(0.3)
+        app.opener.open([directory.root])
+        await settle(pilot)
+        await press(pilot, "x")
+        assert isinstance(app.screen, StopDialog)
+        assert str(directory.root) in str(app.screen.query_one("#stop-text", Static).render())
+        await press(pilot, "escape", "1")
+        assert words(text_of(app, "#launch-state")) == f"Running in {tmp_path / 'mine'}: O opens it."
+        await press(pilot, "f5")
+        assert f"open {tmp_path / 'mine'} (O)" in notices(app)[-1]
+        assert [run.stopped for run in standing.started] == [False]
+        app.opener.open([tmp_path / "mine"])
+        await pilot.pause(0.3)
+        await pilot.press("x")
+        await pilot.pause()
+        assert standing.started[0].stopped
+        assert process.poll() is None
+
+
+async def test_traces_that_are_opened_after_a_run_are_not_taken_for_it(
+    standing: type[Standing], run: RunDirectory, tmp_path: Path
+) -> None:
+    app = DashboardApp(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause(0.3)
+        standing.started[0].running = False
+        app.opener.open([run.arm(run.run().cases[0].id, "baseline")])
+        await settle(pilot)
+        app._tick()
+        assert app.store.verdict is None
+        await press(pilot, "1")
+        assert text_of(app, "#launch-state") == ""
+
+
+async def test_a_broken_run_says_why_while_another_is_in_progress(
+    standing: type[Standing], tmp_path: Path
+) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{")
+    app = DashboardApp(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause(0.3)
+        app.opener.open([tmp_path / "broken"])
+        await pilot.pause(0.5)
+        assert app.store.verdict is not None
+        assert "damaged" in app.store.verdict
+
+
+async def test_an_answer_does_not_wait_for_another_run(
+    standing: type[Standing], run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run.root, tmp_path / "other")
+    (tmp_path / "other" / "report.json").unlink()
+    computed: list[Path] = []
+
+    def compute(directory: RunDirectory, command: object) -> subject.Answer:
+        computed.append(directory.root)
+        return subject.Answer(differences={}, effects={}, notes=[], report=None)
+
+    monkeypatch.setattr(subject, "computed_answer", compute)
+    app = DashboardApp(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause(0.3)
+        app.opener.open([tmp_path / "other"])
+        await pilot.pause(1.5)
+        standing.started[0].running = False  # else the thread would wait for ever
+        assert computed == [tmp_path / "other"]
+        await settle(pilot)
+
+
+async def test_nothing_is_said_of_the_start_of_a_run_that_has_a_record(
+    standing: type[Standing], run: RunDirectory
+) -> None:
+    app = DashboardApp(command=["run", "--resume", str(run.root), "--out", str(run.root)])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause(0.3)
+        standing.started[0].running = False
+        await press(pilot, "1")
+        assert text_of(app, "#launch-state") == ""
 
 
 HOLDS = """

@@ -95,6 +95,7 @@ class DashboardApp(App[None]):
         self.background = Background(self, delivered=self.collector.set_aside)
         self.launch_form = LaunchForm()
         self.started: StartedRun | None = None
+        """The run that was started here last, whatever is open now."""
         self.opener = Opener(self)
         self._paths = tuple(paths)
         self._command = command
@@ -134,15 +135,22 @@ class DashboardApp(App[None]):
             f"mtpprof  {', '.join(map(str, self.store.paths)) or 'nothing is open: O opens a run or traces'}"
         )
 
+    @property
+    def started_in_sight(self) -> StartedRun | None:
+        """The run that is open, where it was started here; None: something else is open."""
+        started, directory = self.started, self.store.directory
+        if started is None or directory is None:
+            return None
+        return started if started.directory.root.absolute() == directory.root.absolute() else None
+
     def starting_text(self) -> str:
         """What there is to say before a run has a record."""
-        if self.started is None:
+        started = self.started_in_sight
+        if started is None:
             return "No run is open." if self.store.directory is None else ""
-        if self.started.running:
+        if started.running:
             return "Starting the run: its first words come within seconds."
-        return (
-            f"! The run did not start: {self.started.last_words() or f'exit code {self.started.exit_code}'}"
-        )
+        return f"! The run did not start: {started.last_words() or f'exit code {started.exit_code}'}"
 
     def action_analyze(self) -> None:
         """Analyze the run as far as it has got."""
@@ -201,7 +209,8 @@ class DashboardApp(App[None]):
     def start_run(self, words: Sequence[str]) -> None:
         """Start a run in a process of its own and follow it."""
         if self.started is not None and self.started.running:
-            self.complain("A run is in progress already: x stops it.")
+            hint = "x" if self.started_in_sight else f"open {self.started.directory.root} (O), then x"
+            self.complain(f"A run is in progress already: {hint} stops it.")
             return
         try:
             self.started = StartedRun(words)
@@ -214,8 +223,9 @@ class DashboardApp(App[None]):
 
     def action_stop_run(self) -> None:
         """Stop the run in sight; one that was started elsewhere only after asking."""
-        if self.started is not None and self.started.running:
-            self.started.stop()
+        started = self.started_in_sight
+        if started is not None and started.running:
+            started.stop()
             self.notify("Stopping: what is finished is kept.", markup=False)
             return
         directory = self.store.directory
@@ -235,7 +245,8 @@ class DashboardApp(App[None]):
         if directory is None or record is None or record.status == "complete":
             self.complain("There is no unfinished run open that could be resumed.")
             return
-        if record.status == "running" or (self.started is not None and self.started.running):
+        started = self.started_in_sight
+        if record.status == "running" or (started is not None and started.running):
             self.complain("The run is in progress.")
             return
         self.start_run(["run", "--resume", str(directory.root.absolute())])
@@ -250,7 +261,8 @@ class DashboardApp(App[None]):
         self.collector.tidy()
         if self.started is not None:
             self.started.move_log()
-        if self.started is not None and not self.started.running and self.store.record is None:
+        started = self.started_in_sight
+        if started is not None and not started.running and self.store.record is None:
             self.store.verdict = self.starting_text().removeprefix("! ")
         if isinstance(self.screen, LivePage | LaunchPage) and (
             self.store.running or self.started is not None

@@ -80,7 +80,8 @@ class Opener:
         store.live = advance(store.live, update.events)
         store.log.extend(update.log_lines)
         store.log_count += len(update.log_lines)
-        starting = app.started is not None and app.started.running and store.record is None
+        started = app.started_in_sight
+        starting = started is not None and started.running and store.record is None
         store.verdict = None if starting or update.record is not None else update.problem or store.verdict
         profiled = any(event.get("event") == "profile_finished" for event in update.events)
         if profiled:
@@ -158,7 +159,7 @@ class Opener:
 
     def _find_answer(self, *, stored: bool) -> None:
         app, store = self._app, self._app.store
-        directory, record, started = store.directory, store.record, app.started
+        directory, record, started = store.directory, store.record, app.started_in_sight
         if directory is None or record is None:
             return
         store.answer_state = "Analyzing the run…"

@@ -97,10 +97,14 @@ class LaunchPage(Page):
         store = self.store
         started = self.dashboard.started
         if started is not None and started.running:
-            return f"Running in {started.directory.root}: Live (2) shows it, x stops it."
+            in_sight = self.dashboard.started_in_sight is started
+            keys = "Live (2) shows it, x stops it" if in_sight else "O opens it"
+            return f"Running in {started.directory.root}: {keys}."
         if store.record is not None and store.record.status in ("interrupted", "failed"):
             return f"{store.record.name} is {store.record.status}: c resumes it."
-        return self.dashboard.starting_text() if started is not None else ""
+        if store.record is not None or self.dashboard.started_in_sight is None:
+            return ""
+        return self.dashboard.starting_text()
 
     def form(self) -> LaunchForm:
         """What is filled in; a switch that no model can use is not asked for, since `run` would refuse it."""
