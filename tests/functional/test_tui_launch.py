@@ -18,8 +18,10 @@ from textual.widgets import Input, Static
 from mtpprof.cli.tui import app as app_module
 from mtpprof.cli.tui import subject
 from mtpprof.cli.tui.app import DashboardApp
+from mtpprof.cli.tui.follow import Update
 from mtpprof.cli.tui.screens.dialogs import LeaveDialog, StopDialog, TextDialog
 from mtpprof.cli.tui.widgets.choice import Choice
+from mtpprof.errors import UsageError
 from mtpprof.rundir import RunDirectory
 from tests.functional.tui import CLOCK_NS, finished_run, press, settle, text_of, words
 from tests.runs import Recipe
@@ -259,6 +261,26 @@ async def test_an_answer_does_not_wait_for_another_run(
         standing.started[0].running = False  # else the thread would wait for ever
         assert computed == [tmp_path / "other"]
         await settle(pilot)
+
+
+async def test_the_traffic_is_found_once_though_it_fails(
+    standing: type[Standing], run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[RunDirectory] = []
+
+    def fail(directory: RunDirectory, *_: object) -> None:
+        asked.append(directory)
+        raise UsageError("no such switch")
+
+    monkeypatch.setattr(subject, "arm_traffic", fail)
+    app = DashboardApp([run.root], page="live", clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        for _ in range(3):
+            app.opener._take(Update(log_lines=("a line",)))
+            await settle(pilot)
+        assert len(asked) == 1
+        assert notices(app) == ["no such switch"]
 
 
 async def test_nothing_is_said_of_the_start_of_a_run_that_has_a_record(

@@ -86,13 +86,14 @@ class Opener:
         profiled = any(event.get("event") == "profile_finished" for event in update.events)
         if profiled:
             self._forget_missing()
+        first = update.record is not None and store.record is None
         if update.record is not None:
-            first, before = store.record is None, store.record.status if store.record else None
+            before = store.record.status if store.record else None
             store.record = update.record
             store.cases = subject.run_cases(update.record)
             if update.record.status != "running" and update.record.status != before:
                 self._ended(first)
-        if store.record is not None and (profiled or not store.traffic):
+        if store.record is not None and (profiled or first):
             self._find_traffic(store.record)
         app.refresh_page()
 

@@ -21,7 +21,7 @@ from mtpprof.analyzers.sides import Side, find_arm, find_case, run_side, spec_of
 from mtpprof.analyzers.table import TraceSet
 from mtpprof.analyzers.verdicts import Problem
 from mtpprof.cli.output import printable
-from mtpprof.errors import ExitCode, InputError, RunError
+from mtpprof.errors import ExitCode, InputError, MtpprofError, RunError
 from mtpprof.rundir import REPORT_FILE, RUN_FILE, ArmRecord, CaseRecord, RunDirectory, RunRecord
 
 TRACES = "traces"
@@ -131,7 +131,7 @@ def arm_traffic(
 def _expected(directory: RunDirectory, case: CaseRecord, arm: ArmRecord) -> PerStep | None:
     try:
         return expected_per_step(spec_of(directory, case), workload_of(case), frozenset(arm.enabled))
-    except InputError:
+    except MtpprofError:  # a damaged record, or one of a newer mtpprof: what it names is not known here
         return None
 
 

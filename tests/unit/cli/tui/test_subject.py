@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import msgspec
 import pytest
@@ -118,3 +119,16 @@ def test_traffic_of_a_model_that_cannot_be_read_is_not_known(directory: RunDirec
     damaged = msgspec.structs.replace(record.cases[0], model={})
     found = subject.arm_traffic(directory, msgspec.structs.replace(record, cases=[damaged]), [])
     assert {(item.expected, item.seen) for item in found.values()} == {(None, None)}
+
+
+@pytest.mark.parametrize("newer", [{"dtype": "fp3"}, {"tp": 7}, {"switch": "of-tomorrow"}])
+def test_traffic_of_what_a_newer_mtpprof_recorded_is_not_known(
+    directory: RunDirectory, newer: dict[str, Any]
+) -> None:
+    record = directory.run()
+    (case,) = record.cases
+    if "switch" in newer:
+        newer = {"arms": [msgspec.structs.replace(arm, enabled=[newer["switch"]]) for arm in case.arms]}
+    other = msgspec.structs.replace(case, **newer)
+    found = subject.arm_traffic(directory, msgspec.structs.replace(record, cases=[other]), [])
+    assert {item.expected for item in found.values()} == {None}
