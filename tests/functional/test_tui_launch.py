@@ -20,6 +20,7 @@ from mtpprof.cli.tui import subject
 from mtpprof.cli.tui.app import DashboardApp
 from mtpprof.cli.tui.follow import Update
 from mtpprof.cli.tui.screens.dialogs import LeaveDialog, StopDialog, TextDialog
+from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.widgets.choice import Choice
 from mtpprof.errors import UsageError
 from mtpprof.rundir import RunDirectory
@@ -281,6 +282,42 @@ async def test_the_traffic_is_found_once_though_it_fails(
             await settle(pilot)
         assert len(asked) == 1
         assert notices(app) == ["no such switch"]
+
+
+async def test_a_form_in_error_keeps_what_can_be_switched(standing: type[Standing]) -> None:
+    app = DashboardApp(clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        switch = app.screen.query_one("#switch-commutative-reduce", Choice)
+        switch.action_turn(1)
+        app.screen.query_one("#field-models", Input).value = "nemotron-3-super"
+        await pilot.pause(0.5)
+        await settle(pilot)
+        assert "--opt commutative-reduce=on" in text_of(app, "#command")
+        switch.disabled = True
+        app.screen.query_one("#field-more", Input).value = "--nosuch"
+        await pilot.pause(0.5)
+        await settle(pilot)
+        assert text_of(app, "#outlook").startswith("! ")
+        assert switch.disabled
+        assert "commutative-reduce" not in text_of(app, "#command")
+
+
+async def test_a_page_is_filled_once_as_it_is_mounted(
+    standing: type[Standing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted: list[Page] = []
+    plain = Page.on_mount
+
+    def counted(page: Page) -> None:
+        mounted.append(page)
+        plain(page)
+
+    monkeypatch.setattr(Page, "on_mount", counted)
+    app = DashboardApp(clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert len(mounted) == 1
 
 
 async def test_nothing_is_said_of_the_start_of_a_run_that_has_a_record(

@@ -57,8 +57,7 @@ class LaunchPage(Page):
         yield VerticalScroll(id="form", can_focus=False)
 
     def on_mount(self) -> None:
-        """Fill the form as soon as there is something to see."""
-        super().on_mount()
+        """Fill the form as soon as there is something to see; Textual calls the page's own `on_mount` besides."""
         self.call_after_refresh(self._fill)
 
     async def _fill(self) -> None:
@@ -135,7 +134,7 @@ class LaunchPage(Page):
 
     def _take(self, found: Outlook) -> None:
         self.query_one("#outlook", Static).update(safe(("" if found.ok else "! ") + found.sentence))
-        for name in CATALOGUE:
+        for name in CATALOGUE if found.ok else ():  # else what can be switched is not known anew
             able, why = found.eligible.get(name, (True, ""))
             self.query_one(f"#switch-{name}", Choice).disabled = not able
             self.query_one(f"#why-{name}", Static).update(safe(f"{'' if able else 'not eligible: '}{why}"))
