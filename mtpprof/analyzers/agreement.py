@@ -2,7 +2,8 @@
 
 The decision: ranks of one tensor-parallel group issue the same collectives by definition, so calls and bytes of a step are one number.
 Where a rank shows another batch, other calls or other bytes than the others, a mean over them would be a figure that no rank ever
-had: such steps have no figures, with the rank named.
+had. Steps of a batch are answered for together, so those of such a batch have no figures, with the rank named: to leave out the odd
+steps alone would be to choose which of them count.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from mtpprof.models.ledger import Workload
 from mtpprof.models.optimizations import CATALOGUE, OPT_IN, expected_collectives
 from mtpprof.models.spec import ModelSpec
 from mtpprof.rundir import (
+    BASELINE,
     OUTPUTS_FILE,
     TIMING_FILE,
     ArmRecord,
@@ -44,7 +45,6 @@ from mtpprof.rundir import (
 )
 
 REPORT_SCHEMA_VERSION = 2
-BASELINE = "baseline"
 
 ReadSide = Callable[[RunDirectory, RunRecord, CaseRecord, ArmRecord], Side]
 
@@ -94,6 +94,8 @@ class ArmReport(Record, frozen=True, kw_only=True):
     """What the run recorded of it is not there as it was recorded, or in a complete run not at all; `missing` says what and why."""
     groups: list[Group]
     totals: Totals | None
+    partial: bool = False
+    """Whether `groups` and `totals` leave out batches in whose steps not all ranks did the same, which those of other arms may hold."""
     as_expected: bool | None
     """Whether every rank's collectives of every step equal the ledger; None: no trace."""
     mismatches: list[Mismatch]
@@ -229,7 +231,7 @@ def _case_report(
             enabled=frozenset(arm.enabled),
             idle=frozenset(name for name, found in arm.engagement.items() if found.requested and found.idle),
             medians=sides[arm.name].medians,
-            totals=None if arm.suspects else arm.totals,
+            totals=None if arm.suspects or arm.partial else arm.totals,
         )
         for arm in arms
         if not arm.repeats
@@ -261,7 +263,7 @@ def _arm_report(
     missing = _missing(run, arm, side)
     calls = numbered_calls(traces) if traces else None
     mismatches = [] if calls is None else _mismatches(calls, case, spec, workload, arm)
-    counted = None if traces is None or traces.apart else calls
+    counted = _counted(traces, calls) if traces and calls is not None else None
     accepted = acceptance(side.outputs)
     return ArmReport(
         name=arm.name,
@@ -271,6 +273,7 @@ def _arm_report(
         damaged=side.damaged or bool(side.unreadable) or (run.status == "complete" and bool(missing)),
         groups=[] if counted is None else groups_of(counted),
         totals=None if counted is None else totals_of(counted),
+        partial=traces is not None and bool(traces.apart),
         as_expected=None if calls is None else not mismatches,
         mismatches=mismatches,
         excess=_excess(traces, spec, workload) if traces else [],
@@ -301,7 +304,18 @@ def _missing(run: RunRecord, arm: ArmRecord, side: Side) -> list[str]:
 
 def _apart(traces: Traces | None) -> Iterable[str]:
     if traces is not None and traces.apart:
-        yield f"calls and bytes are not one number: {traces.apart}"
+        what = "are those of other batches" if traces.strata else "are not one number"
+        yield f"calls and bytes {what}: {traces.apart}"
+
+
+def _counted(traces: Traces, calls: Calls) -> Calls | None:
+    """Those of the numbered calls that figures are made of: of batches in whose steps all ranks did the same; None: no such batch."""
+    if not traces.apart:
+        return calls
+    if not traces.strata:
+        return None
+    agreed = np.array(sorted(row for stratum in traces.strata for row in stratum.rows), np.int64)
+    return calls.take(np.isin(traces.steps.rows_of(traces.calls.table, traces.calls.step), agreed))
 
 
 def numbered_calls(traces: Traces) -> Calls:

@@ -219,7 +219,7 @@ def _trace_caveats(base: Side, arm: Side, strata: Sequence[StratumDifference]) -
             yield f"{side.label}: {side.missing}; collectives are not compared."
             continue
         if side.traces.apart:
-            yield f"{side.label}: {side.traces.apart}; these steps are not compared."
+            yield f"{side.label}: {side.traces.apart}; steps of such a batch are not compared."
         for item in side.traces.found.withheld:
             yield f"{side.label}: {item.answer}: {item.reason.rstrip('.')}."
     unlike = _unlike(base, arm)

@@ -63,7 +63,7 @@ def _total(name: str, text: Callable[[float | None], str]) -> Cell:
         reference = getattr(base.totals, name) if base.totals else None
         if arm.suspects or base.suspects:
             return least(arm, text(value))
-        return _against(value, reference, text(value), arm is base)
+        return _against(value, reference, text(value), arm is base or arm.partial or base.partial)
 
     return cell
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from mtpprof.analyzers import sides
 from mtpprof.analyzers.agreement import find_disagreement
 from mtpprof.analyzers.budget import check_budget, make_budget
 from mtpprof.analyzers.comparison import compare_targets, parse_target, sides_of
 from mtpprof.analyzers.report import make_report
 from mtpprof.analyzers.sides import run_side
+from mtpprof.analyzers.steps import Steps
 from mtpprof.cli.render.comparison import comparison_tables
 from mtpprof.cli.render.pullrequest import pull_request
 from mtpprof.cli.render.report import case_tables
+from mtpprof.models.ledger import Workload
 from mtpprof.rundir import RunDirectory
-from tests.runs import Recipe, write_run
+from tests.runs import STEP_NS, Recipe, write_run
+from tests.unit.analyzers.test_suspects import rewritten
 
 REASON = (
     "rank 2 did not do what rank 0 did in 3 of 3 steps "
@@ -62,7 +70,7 @@ def test_no_figure_is_made_of_ranks_that_did_not_do_the_same(mixed: RunDirectory
     assert (entry.calls, entry.payload_bytes, entry.wire_bytes, entry.collective_ns) == (None,) * 4
     assert (entry.changes, entry.waterfall, entry.no_waterfall) == ([], None, f"baseline: {REASON}")
     assert entry.step.difference is not None, "times were measured without the traces"
-    assert f"baseline: {REASON}; these steps are not compared." in entry.caveats
+    assert f"baseline: {REASON}; steps of such a batch are not compared." in entry.caveats
 
 
 def test_every_answer_names_the_rank(mixed: RunDirectory) -> None:
@@ -98,3 +106,58 @@ def test_a_capture_of_such_ranks_says_that_its_figures_are_means(mixed: RunDirec
         "not every rank and step issues the same collectives; figures are means."
         in comparison_tables(only)[0].note
     )
+
+
+LAST_STEP_US = (1_000_000 + 2 * 1.5 * STEP_NS) / 1000
+
+
+@pytest.fixture
+def once(good: RunDirectory, tmp_path: Path) -> RunDirectory:
+    """Rank 2 leaves out collectives of the baseline's last step, in the second case."""
+    directory = RunDirectory(Path(shutil.copytree(good.root, tmp_path / "once")))
+
+    def leave_out(event: dict[str, Any]) -> None:
+        if event["ts"] > LAST_STEP_US and ".moe.latent" in event["name"]:
+            event["name"], event["cat"] = "aten::mul", "cpu_op"
+
+    rewritten(directory.trace(directory.run().cases[1].id, "baseline", 2), leave_out)
+    return directory
+
+
+def last_step_of_another_batch(as_told: Callable[[Steps, Workload], Steps]) -> Callable[..., Steps]:
+    def with_batch(steps: Steps, workload: Workload) -> Steps:
+        told = as_told(steps, workload)
+        return replace(told, rows=np.where(told.number == 2, 1, told.rows).astype(np.int32))
+
+    return with_batch
+
+
+def test_a_step_takes_the_others_of_its_batch_with_it(once: RunDirectory) -> None:
+    case = make_report(once).cases[1]
+    assert (case.arms[0].totals, case.arms[0].groups) == (None, [])
+    (caveat,) = [text for text in case.differences[0].caveats if "did not do" in text]
+    assert "in 1 of 3 steps" in caveat
+    assert caveat.endswith("; steps of such a batch are not compared.")
+
+
+def test_steps_of_another_batch_keep_their_figures(
+    good: RunDirectory, once: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sides, "_with_batch", last_step_of_another_batch(sides._with_batch))
+    whole, case = make_report(good).cases[1], make_report(once).cases[1]
+    baseline, expected = case.arms[0], whole.arms[0]
+    assert baseline.totals is not None
+    assert expected.totals is not None
+    assert (baseline.totals.calls, baseline.totals.payload_bytes) == (
+        expected.totals.calls,
+        expected.totals.payload_bytes,
+    )
+    assert [group.calls for group in baseline.groups] == [group.calls for group in expected.groups]
+    assert (baseline.partial, expected.partial) == (True, False)
+    table = pull_request(make_report(once)).split("###")[2]
+    (cells,) = [line for line in table.splitlines() if line.startswith("| collectives")]
+    assert "%" not in cells, "sums over other batches are not held against one another"
+    assert baseline.missing is not None
+    assert baseline.missing.startswith("calls and bytes are those of other batches: rank 2 did not do")
+    assert case.differences[0].calls == whole.differences[0].calls == -3
+    assert len(case.differences[0].strata) == len(whole.differences[0].strata) - 1

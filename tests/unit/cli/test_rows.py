@@ -49,9 +49,8 @@ def test_a_row_an_arm_tells_lower_bounds_and_the_change_of_a_single_round(run: R
 
 
 def test_a_row_a_batch_tells_which_side_is_a_lower_bound(run: RunDirectory) -> None:
-    answer = compare_targets(
-        *(parse_target(f"{run.root}:{arm}") for arm in ("baseline", "commutative-reduce"))
-    )
+    base, arm = (parse_target(f"{run.root}:{name}") for name in ("baseline", "commutative-reduce"))
+    answer = compare_targets(base, arm)
     (row,) = comparison_rows(answer)
     assert tuple(row) == COMPARISON_COLUMNS
     assert (row["base_lower_bound"], row["arm_lower_bound"]) == (False, True)
