@@ -201,12 +201,17 @@ def _collectives(table: EventTable, calls: Calls) -> Iterator[tuple[str, I64, I6
 
 
 def work_rows(table: EventTable, calls: Calls, *, on_device: bool) -> I64:
-    """Everything else that runs on the rank's device, or (ranges too) on the CPU thread that issues its collectives; by start."""
+    """Everything else that runs on the rank's device, or (ranges too) on one CPU thread; by start.
+
+    That thread is the one that issues the rank's collectives, and without any the one with most operations: operations of several
+    threads overlap, and are no sequence.
+    """
     if on_device:
         rows = table.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
     else:
         rows = table.rows(Category.CPU_OP, Category.USER_ANNOTATION)
-        tracks, count = np.unique(table.track[calls.row], return_counts=True)
+        busy = calls.row if len(calls) else table.rows(Category.CPU_OP)
+        tracks, count = np.unique(table.track[busy], return_counts=True)
         if len(tracks):
             rows = rows[table.track[rows] == tracks[np.argmax(count)]]
     return rows[~np.isin(rows, calls.row)]

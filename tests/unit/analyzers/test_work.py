@@ -76,3 +76,11 @@ def test_a_trace_without_collectives_has_work_all_the_same() -> None:
     trace = Trace()
     trace.op("aten::mm", 20, 50)
     assert _entries(_work(trace)) == [("aten::mm", COMPUTE, 20, 70)]
+
+
+def test_without_collectives_it_is_the_work_of_the_busiest_thread() -> None:
+    trace = Trace()
+    trace.op("aten::empty", 0, 1000, track=WORKER)
+    trace.op("aten::mm", 20, 50)
+    trace.op("aten::copy_", 80, 10)
+    assert _entries(_work(trace)) == [("aten::mm", COMPUTE, 20, 70), ("aten::copy_", COPY, 80, 90)]
