@@ -193,12 +193,19 @@ def _captures_alone(paths: Sequence[Path], traces: Sequence[Path]) -> Iterator[t
     seen: set[Path] = set()
     for folder in paths:
         where = folder.resolve()
-        if (folder / RUN_FILE).exists() or any(trace.is_relative_to(where) for trace in known):
+        if any(trace.is_relative_to(where) for trace in known):
             continue
         for file in sorted(folder.rglob(f"*{FILE_SUFFIX}")):
-            if _searched(file, folder) and file.resolve() not in seen:
+            if not _searched(file, folder) or _of_a_run(file, folder):
+                continue
+            if file.resolve() not in seen:
                 seen.add(file.resolve())
                 yield file, False
+
+
+def _of_a_run(file: Path, root: Path) -> bool:
+    """Whether a folder between the one that the user named and the file is a run's."""
+    return any((root / parent / RUN_FILE).exists() for parent in file.relative_to(root).parents)
 
 
 def _searched(file: Path, root: Path) -> bool:

@@ -291,8 +291,12 @@ def test_captures_alone_are_traces_and_beside_traces_they_are_not(tmp_path: Path
 def test_captures_of_a_run_without_traces_yet_are_no_traces(tmp_path: Path) -> None:
     captured(tmp_path / "run" / "nvtx" / "rank0.pid42.nvtx")
     (tmp_path / "run" / "run.json").write_text("{}")
-    with pytest.raises(InputError, match="no trace found there"):
-        open_traces([tmp_path / "run"])
+    for folder in (tmp_path / "run", tmp_path):
+        with pytest.raises(InputError, match="no trace found there"):
+            open_traces([folder])
+    captured(tmp_path / "others" / "rank1.pid43.nvtx", rank=1)
+    (beside_it,) = open_traces([tmp_path])
+    assert beside_it.ranks == (1,)
     (asked_for,) = open_traces([tmp_path / "run" / "nvtx"])
     assert asked_for.ranks == (0,)
 
