@@ -29,7 +29,7 @@ STATIC_BYTES_MAX = 128 << 10
 _POINTERS = 0b1110
 """Pointer, offset from the payload's start, offset from here: the value lies elsewhere."""
 _ARRAY_MASK = 0x70
-_ARRAY_FIXED, _ARRAY_ZERO_TERMINATED, _ARRAY_LENGTH_INDEX = 0x10, 0x20, 0x30
+_ARRAY_ZERO_TERMINATED, _ARRAY_LENGTH_INDEX = 0x20, 0x30
 _MESSAGE_MASK, _MESSAGE = 0xC00, 0x400
 _SCHEMA_STATIC, _SCHEMA_DYNAMIC = 1, 2
 

@@ -2,7 +2,7 @@
 
 The decision: they are never counted, since a name proves nothing, and never forgotten. While they stand, the numbers of calls and bytes
 are lower bounds: what is not there may be among them, so nothing was "removed", no verdict on engagement is given, and a budget that
-is undercut is not kept but not checked. A rule for the name (`--rules`) settles it, either way.
+is undercut is exceeded: calls that went may be there under another name. A rule for the name (`--rules`) settles it, either way.
 """
 
 from __future__ import annotations

@@ -17,13 +17,14 @@ from mtpprof.cli.render.savings import (
     effects_table,
     engagement_notes,
     output_text,
+    plus,
     savings_table,
     saviour_text,
     waterfall_tables,
 )
 from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, time_text
+from mtpprof.rundir import BASELINE
 
-BASELINE = "baseline"
 DEVIATIONS = "The engine runs something else than was asked for:"
 
 
@@ -214,15 +215,11 @@ def by_pass(groups: Iterable[Group]) -> list[Group]:
             implementation=group.implementation,
             algorithm=group.algorithm,
             calls=group.calls + (before.calls if before else 0),
-            payload_bytes=_plus(group.payload_bytes, before.payload_bytes if before else 0),
-            wire_bytes=_plus(group.wire_bytes, before.wire_bytes if before else 0),
+            payload_bytes=plus(group.payload_bytes, before.payload_bytes if before else 0),
+            wire_bytes=plus(group.wire_bytes, before.wire_bytes if before else 0),
             time_ns=group.time_ns + (before.time_ns if before else 0),
         )
     return list(merged.values())
-
-
-def _plus(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a + b
 
 
 def _mismatch_table(case: CaseReport) -> list[Table]:

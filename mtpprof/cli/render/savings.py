@@ -225,14 +225,15 @@ def merged_drafts(found: Iterable[Change]) -> list[Change]:
             after=change.after,
             sites=sorted({*change.sites, *(known.sites if known else ())}),
             net_calls=change.net_calls + (known.net_calls if known else 0),
-            payload_bytes=_plus(change.payload_bytes, known.payload_bytes if known else 0),
-            wire_bytes=_plus(change.wire_bytes, known.wire_bytes if known else 0),
-            time_ns=_plus(change.time_ns, known.time_ns if known else 0),
+            payload_bytes=plus(change.payload_bytes, known.payload_bytes if known else 0),
+            wire_bytes=plus(change.wire_bytes, known.wire_bytes if known else 0),
+            time_ns=plus(change.time_ns, known.time_ns if known else 0),
         )
     return list(merged.values())
 
 
-def _plus(a: float | None, b: float | None) -> float | None:
+def plus(a: float | None, b: float | None) -> float | None:
+    """A sum; None: a part of it is not known."""
     return None if a is None or b is None else a + b
 
 
