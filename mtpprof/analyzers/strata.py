@@ -226,3 +226,16 @@ def added(parts: list[Sum]) -> Sum:
         wire_bytes=None if None in wire else sum(value for value in wire if value is not None),
         time_ns=sum(part.time_ns for part in parts),
     )
+
+
+def by_phase_and_kind(stratum: Stratum) -> dict[tuple[str, str], Sum]:
+    """Totals of a stratum by phase and kind, whatever their form."""
+    parts: dict[tuple[str, str], list[Sum]] = {}
+    for form, found in stratum.forms.items():
+        parts.setdefault((form.phase, form.kind), []).append(found)
+    return {place: added(sums) for place, sums in parts.items()}
+
+
+def rate_of(total: int | None, stratum: Stratum) -> float | None:
+    """A total of a stratum per step and rank; None: it is not known."""
+    return None if total is None else total / stratum.pairs

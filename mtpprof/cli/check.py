@@ -56,7 +56,8 @@ def check(
 
         mtpprof check traces/ --model ./config.json
     """
-    from mtpprof.analyzers.budget import BUDGET_SCHEMA_VERSION, BudgetReport, check_budget, load_budget
+    from mtpprof.analyzers.budget import BudgetReport, check_budget
+    from mtpprof.analyzers.budgetfile import BUDGET_SCHEMA_VERSION, load_budget
 
     if sum(option is not None for option in (budget, write_budget)) + (model is not None) == 0:
         raise UsageError(
@@ -105,7 +106,7 @@ def _name_left_out(sides: list[Side]) -> None:
 
 
 def _write(path: Path, sides: list[Side], source: str, time: bool | None) -> None:
-    from mtpprof.analyzers.budget import budget_toml, make_budget
+    from mtpprof.analyzers.budgetfile import budget_toml, make_budget
 
     if time is None:
         time = all(side.device != "cpu" for side in sides)

@@ -13,7 +13,8 @@ import pytest
 
 from mtpprof.analyzers import sides
 from mtpprof.analyzers.agreement import find_disagreement
-from mtpprof.analyzers.budget import check_budget, make_budget
+from mtpprof.analyzers.budget import check_budget
+from mtpprof.analyzers.budgetfile import make_budget
 from mtpprof.analyzers.comparison import compare_targets, parse_target, sides_of
 from mtpprof.analyzers.report import make_report
 from mtpprof.analyzers.sides import run_side

@@ -12,7 +12,8 @@ import pytest
 
 from mtpprof.analyzers.analysis import analysis_of
 from mtpprof.analyzers.attribution import Options, Window, analyze
-from mtpprof.analyzers.budget import check_budget, make_budget
+from mtpprof.analyzers.budget import check_budget
+from mtpprof.analyzers.budgetfile import make_budget
 from mtpprof.analyzers.comparison import compare_targets, parse_target, sides_of
 from mtpprof.analyzers.discovery import open_traces
 from mtpprof.analyzers.prediction import PredictionReport, predict

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mtpprof.analyzers.budget import ArmBudget, Budget, Limit, Status, check_budget, ledger_rows, make_budget
+from mtpprof.analyzers.budget import Status, check_budget, ledger_rows
+from mtpprof.analyzers.budgetfile import ArmBudget, Budget, Limit, make_budget
 from mtpprof.analyzers.comparison import Comparison, compare_targets, parse_target, sides_of
 from mtpprof.analyzers.report import make_report
 from mtpprof.analyzers.rules import Rule, load_rules
