@@ -240,11 +240,15 @@ def trace_side(
     Raises:
         InputError: nothing readable there, or several runs.
     """
-    read = read_traces(paths, spec, rules=rules)
-    on_device = bool(read.calls.on_device.any()) if len(read.calls) else False
+    return side_of(read_traces(paths, spec, rules=rules), label, spec)
+
+
+def side_of(traces: Traces, label: str, spec: ModelSpec | None = None) -> Side:
+    """A side that is traces alone."""
+    device = "cuda" if traces.calls.on_device.any() else "cpu" if len(traces.calls) else ""
     return Side(
         label=label,
-        traces=read,
+        traces=traces,
         missing="",
         windows={},
         repeat={},
@@ -252,7 +256,7 @@ def trace_side(
         not_applicable={},
         spec=spec,
         setting={},
-        device="cuda" if on_device else "cpu",
+        device=device,
     )
 
 

@@ -17,7 +17,16 @@ from mtpprof.analyzers.effects import Effect
 from mtpprof.analyzers.report import REPORT_SCHEMA_VERSION, Report
 from mtpprof.analyzers.savings import Difference, compare_sides
 from mtpprof.analyzers.seam import PerStep, expected_per_step, windows_seen
-from mtpprof.analyzers.sides import Side, find_arm, find_case, run_side, spec_of, traces_of, workload_of
+from mtpprof.analyzers.sides import (
+    Side,
+    find_arm,
+    find_case,
+    run_side,
+    side_of,
+    spec_of,
+    traces_of,
+    workload_of,
+)
 from mtpprof.analyzers.table import TraceSet
 from mtpprof.analyzers.verdicts import Problem
 from mtpprof.cli.output import printable
@@ -158,23 +167,9 @@ def open_anything(paths: Sequence[Path]) -> OpenedTraces:
         problems += traces.all_problems()
         if not traces.tables:
             continue
-        read = traces_of(traces)
-        on_device = bool(read.calls.on_device.any()) if len(read.calls) else False
         known = {side.label for side in sides}
         label = traces.label if traces.label not in known else f"{traces.label} ({len(sides) + 1})"
-        sides.append(
-            Side(
-                label=label,
-                traces=read,
-                missing="",
-                windows={},
-                repeat={},
-                baseline={},
-                not_applicable={},
-                setting={},
-                device="cuda" if on_device else "cpu",
-            )
-        )
+        sides.append(side_of(traces_of(traces), label))
     return OpenedTraces(sides=tuple(sides), problems=tuple(problems))
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mtpprof.analyzers.comparison import Comparison, compare_targets, parse_target
+from mtpprof.analyzers.sides import side_of, trace_side
 from mtpprof.errors import InputError, UsageError
 from mtpprof.models.presets import load_preset
 from mtpprof.models.spec import ModelSpec, Scale
@@ -85,3 +88,12 @@ def test_a_model_that_is_not_the_captures_is_refused() -> None:
             str(folder / "latent-reduce-skipped"),
             load_preset("nemotron-3-super", Scale.FULL),
         )
+
+
+def test_of_traces_without_calls_the_device_is_not_known(made: RunDirectory) -> None:
+    case = made.run().cases[1].id
+    side = trace_side([made.arm(case, "baseline")], "x")
+    assert side.traces is not None
+    assert side.device == "cpu"
+    nothing = side.traces.calls.take(np.zeros(0, np.int64))
+    assert side_of(replace(side.traces, calls=nothing), "x").device == ""
