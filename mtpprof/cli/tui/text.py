@@ -27,7 +27,7 @@ _SUBSTITUTES = {
     **dict.fromkeys("▓", "@"),  # on the timeline it is another mark than the full block
     **dict.fromkeys("▒", "%"),
     **dict.fromkeys("░", ":"),
-    **dict.fromkeys("─━═╌┄▔▁⎯", "-"),
+    **dict.fromkeys("─━═╌┄▔⎯", "-"),
     **dict.fromkeys("│┃║╎┆▎▏▍▕▐", "|"),
     **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╯╰╔╗╚╝╋╸╺┏┓┗┛", "+"),
     **dict.fromkeys("▶▸▷", ">"),

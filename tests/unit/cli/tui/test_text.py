@@ -12,7 +12,16 @@ from rich.segment import Segment
 from textual.color import Color
 
 from mtpprof.cli.output import printable
-from mtpprof.cli.tui.text import AsciiFilter, bar, fitted, safe, sparkline, terminal_is_ascii, to_ascii
+from mtpprof.cli.tui.text import (
+    SPARKS,
+    AsciiFilter,
+    bar,
+    fitted,
+    safe,
+    sparkline,
+    terminal_is_ascii,
+    to_ascii,
+)
 from mtpprof.cli.tui.widgets.timeline_view import GLYPHS, SPARSE
 
 
@@ -29,6 +38,10 @@ def test_ascii_keeps_the_width_of_what_can_be_shown(text: str) -> None:
     found = to_ascii(shown)
     assert found.isascii()
     assert len(found) == sum(cell_len(character) for character in shown)
+
+
+def test_bars_of_a_sparkline_rise_in_ascii() -> None:
+    assert to_ascii(SPARKS) == "_..--==#"
 
 
 def test_the_filter_leaves_styles_alone() -> None:
