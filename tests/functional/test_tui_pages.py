@@ -491,9 +491,12 @@ async def test_every_page_and_export_is_in_the_palette(run: RunDirectory) -> Non
             "Go to Timeline",
             "Export to Perfetto",
             "Report as md",
+            "Report as html",
+            "Report as csv",
             "Compare with another run",
             "Quit",
         } <= titles
+        assert "Report as json" not in titles  # the run's own record would be written over
         await press(pilot, "ctrl+p")
         assert "CommandPalette" in type(app.screen).__name__
 

@@ -18,7 +18,8 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.screen import Screen
 
-from mtpprof.cli.output import Format, printable
+from mtpprof.cli.output import printable
+from mtpprof.cli.reportformat import ReportFormat
 from mtpprof.cli.tui import exporting
 from mtpprof.cli.tui.background import Background, Finished
 from mtpprof.cli.tui.collector import Collector
@@ -38,6 +39,8 @@ from mtpprof.cli.tui.text import AsciiFilter
 from mtpprof.errors import RunError
 
 TICK_S = 1.0
+WRITTEN_REPORTS = (ReportFormat.MD, ReportFormat.HTML, ReportFormat.CSV)
+"""Formats in which a report is written beside a run, which has it as JSON already; the table is for terminals."""
 THEMES = ("textual-dark", "textual-light")
 
 
@@ -383,13 +386,12 @@ class DashboardApp(App[None]):
         yield SystemCommand(
             "Export to Perfetto", "Both arms in one trace, beside the run", self.action_export
         )
-        for style in Format:
-            if style in ("md", "html"):
-                yield SystemCommand(
-                    f"Report as {style}",
-                    f"Written beside the run as report.{style}",
-                    partial(self.action_report, style),
-                )
+        for style in WRITTEN_REPORTS:
+            yield SystemCommand(
+                f"Report as {style}",
+                f"Written beside the run as report.{style}",
+                partial(self.action_report, style),
+            )
         yield SystemCommand("Compare with another run", "Savings of this one against it", self.action_compare)
         yield SystemCommand("Open", "A run directory or traces", self.action_open)
         yield SystemCommand("Light or dark", "The other theme", self.action_theme)
