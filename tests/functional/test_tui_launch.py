@@ -116,6 +116,25 @@ async def test_what_cannot_run_is_said_and_not_started(standing: type[Standing])
         assert app._notifications
 
 
+async def test_a_form_in_error_is_not_started_until_it_is_mended(standing: type[Standing]) -> None:
+    app = DashboardApp(clock=lambda: CLOCK_NS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.screen.query_one("#field-models", Input).value = "no-such-model"
+        await pilot.pause(0.5)
+        await settle(pilot)
+        assert text_of(app, "#outlook").startswith("! ")
+        await press(pilot, "f5")
+        assert standing.started == []
+        assert any("no-such-model" in str(notice.message) for notice in app._notifications)
+        app.screen.query_one("#field-models", Input).value = ""
+        await pilot.pause(0.5)
+        await settle(pilot)
+        await pilot.press("f5")
+        await pilot.pause()
+        assert len(standing.started) == 1
+
+
 async def test_the_command_line_is_copied(standing: type[Standing]) -> None:
     app = DashboardApp(clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:

@@ -290,6 +290,8 @@ class DashboardApp(App[None]):
 
     def on_unmount(self) -> None:
         """Leave nothing behind but a run that was left running."""
+        if self.started is not None:
+            self.started.move_log()
         self.opener.close()
         self.background.close()
         self.collector.stop()

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mtpprof.errors import RunError, UsageError
+from mtpprof.cli.tui.subject import last_sentence
+from mtpprof.errors import ExitCode, RunError, UsageError
 from mtpprof.holder import interrupt
 from mtpprof.profilers.plan import Setting
 from mtpprof.profilers.run import DEFAULT_ROOT
@@ -127,6 +128,8 @@ class StartedRun:
         line = [sys.executable, "-m", "mtpprof", *words, *([] if given else ["--out", str(folder)])]
         # A new run wants its folder empty: until it has written its record, what it prints goes beside the folder.
         resumed = (folder / RUN_FILE).exists()
+        self._words: str | None = None
+        """What it said last, where the log is gone."""
         self._log = log = folder / LOGS / RUN_LOG if resumed else folder.with_name(f"{folder.name}.log")
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -160,19 +163,27 @@ class StartedRun:
                 os.kill(self._process.pid, signal.SIGINT)
 
     def move_log(self) -> None:
-        """Put what the command prints among the run's logs, as soon as the run has its folder."""
+        """Put what the command prints among the run's logs, as soon as the run has its folder; keep no file of a refused start."""
         target = self.directory.root / LOGS / RUN_LOG
-        if self._log != target and (self.directory.root / RUN_FILE).exists():
+        if self._log == target:
+            return
+        refused = self.exit_code in (ExitCode.USAGE, ExitCode.BAD_INPUT, ExitCode.ENVIRONMENT)
+        if (self.directory.root / RUN_FILE).exists():
             with suppress(OSError):
                 target.parent.mkdir(exist_ok=True)
                 self._log.replace(target)  # an open file follows its name
                 self._log = target
+        elif refused and self._words is None:
+            self._words = self.last_words()
+            with suppress(OSError):
+                self._log.unlink()
 
     def last_words(self) -> str:
         """What its command said last."""
+        if self._words is not None:
+            return self._words
         try:
             text = self._log.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
-        lines = [line for line in text.splitlines() if line.strip()]
-        return lines[-1].removeprefix("mtpprof: ") if lines else ""
+        return last_sentence(text)

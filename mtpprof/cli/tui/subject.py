@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -231,6 +232,11 @@ def computed_answer(directory: RunDirectory, command: RunCommand) -> Answer:
 
 
 def last_sentence(stderr: str) -> str:
-    """What a command of mtpprof said last, without its name."""
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    return lines[-1].removeprefix("mtpprof: ") if lines else ""
+    """What a command of mtpprof said last, without its name; of a box that ends what was said, the sentence inside."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if lines[-1][0] not in "╰└+":
+        return lines[-1].removeprefix("mtpprof: ")
+    inside = takewhile(lambda line: line[0] in "│|", reversed(lines[:-1]))
+    return " ".join(reversed([line.strip("│| ") for line in inside]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -51,6 +52,8 @@ class LaunchPage(Page):
         self._filled = False
         self._checked = False
         self._pending: Timer | None = None
+        self._refused: tuple[LaunchForm, str] | None = None
+        """A form in error, and what the page says of it."""
 
     def body(self) -> Iterable[Widget]:
         """Fields, switches, command line: they come after the page itself, one by one, so that no key waits for all of them."""
@@ -130,9 +133,12 @@ class LaunchPage(Page):
 
     def _check(self) -> None:
         form, self._pending = self.dashboard.launch_form, None
-        self.dashboard.background.start("outlook", lambda: outlook(form), self._take, self.dashboard.complain)
+        self.dashboard.background.start(
+            "outlook", lambda: outlook(form), partial(self._take, form), self.dashboard.complain
+        )
 
-    def _take(self, found: Outlook) -> None:
+    def _take(self, form: LaunchForm, found: Outlook) -> None:
+        self._refused = None if found.ok else (form, found.sentence)
         self.query_one("#outlook", Static).update(safe(("" if found.ok else "! ") + found.sentence))
         for name in CATALOGUE if found.ok else ():  # else what can be switched is not known anew
             able, why = found.eligible.get(name, (True, ""))
@@ -155,9 +161,14 @@ class LaunchPage(Page):
     def action_start(self) -> None:
         """Start the run."""
         try:
-            words = self.form().words()
+            form = self.form()
+            words = form.words()
         except UsageError as error:
             self.dashboard.complain(str(error))
+            return
+        if self._refused is not None and self._refused[0] == form:
+            self.dashboard.complain(f"Not started: {self._refused[1]}")
+            self._check()  # what was in the way outside the form may be gone
             return
         self.dashboard.start_run(words)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mtpprof.cli.tui.launching import LaunchForm, StartedRun, command_text, run_folder
+from mtpprof.cli.tui.subject import last_sentence
 from mtpprof.errors import RunError, UsageError
 
 
@@ -71,3 +72,19 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot be started"):
         StartedRun(["run", "--out", str(tmp_path / "file" / "run")])
+
+
+def test_of_a_box_the_sentence_inside_is_said() -> None:
+    text = "Usage: x\n╭─ Error ───────╮\n│ Invalid value │\n│ for '--tp'.   │\n╰───────────────╯\n"
+    assert last_sentence(text) == "Invalid value for '--tp'."
+    assert last_sentence(text + "mtpprof: --tp 0: no.\n") == "--tp 0: no."
+    assert last_sentence("\n") == ""
+
+
+def test_a_refused_start_leaves_its_words_and_no_file(tmp_path: Path) -> None:
+    started = StartedRun(["run", "--nope", "--out", str(tmp_path / "run")])
+    while started.wait(0.1):
+        pass
+    started.move_log()
+    assert started.last_words().startswith("No such option: --nope")
+    assert list(tmp_path.iterdir()) == []
