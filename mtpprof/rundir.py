@@ -402,11 +402,13 @@ class EventFollower:
     """Reads the events of a run as they are appended, by this process or another."""
 
     def __init__(self, directory: RunDirectory, *, from_end: bool = False) -> None:
+        self.unreadable = 0
+        """Whole lines passed over up to now."""
         self._path = directory.root / EVENTS_FILE
         self._offset = self._path.stat().st_size if from_end and self._path.exists() else 0
 
     def new(self) -> list[dict[str, Any]]:
-        """Whole events since the last call; a line still being written waits, what cannot be read is passed over."""
+        """Whole events since the last call; a line still being written waits, what cannot be read is counted and passed over."""
         events: list[dict[str, Any]] = []
         try:
             with self._path.open("rb") as stream:
@@ -417,8 +419,8 @@ class EventFollower:
                     self._offset += len(line)
                     try:
                         events.append(msgspec.json.decode(line, type=dict[str, Any]))
-                    except msgspec.DecodeError:
-                        continue
+                    except (msgspec.DecodeError, UnicodeDecodeError):
+                        self.unreadable += 1
         except OSError:  # not there yet, or damaged: then as far as it could be read
             return events
         return events

@@ -32,6 +32,8 @@ class Update:
     log_lines: tuple[str, ...] = ()
     problem: str | None = None
     """Why the run cannot be followed; None: it can."""
+    unreadable: int = 0
+    """Lines of the events that could not be read."""
 
 
 class RunFollower:
@@ -51,11 +53,13 @@ class RunFollower:
         record, problem = self._record()
         changed = problem is not None and problem != self._problem
         self._problem = problem
+        before = self._events.unreadable
         update = Update(
             events=tuple(self._events.new()),
             record=record,
             log_lines=tuple(self._log_lines()),
             problem=problem if changed else None,
+            unreadable=self._events.unreadable - before,
         )
         return update if update != Update() else None
 

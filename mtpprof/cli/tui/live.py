@@ -59,6 +59,18 @@ class LiveState:
     """When the workers that run now were started; differs from `first_ns` after a resume."""
     session_done: int = 0
     """Windows finished since then."""
+    unreadable: int = 0
+    """Lines of the events that could not be read."""
+
+    @property
+    def damage(self) -> str:
+        """What cannot be said for that; empty: nothing."""
+        if not self.unreadable:
+            return ""
+        lines = "1 line" if self.unreadable == 1 else f"{self.unreadable:,} lines"
+        return (
+            f"{lines} of events.jsonl could not be read: windows may be finished that are not shown as such."
+        )
 
     def cell(self, case: str, arm: str, round_index: int) -> Cell:
         """One window; waiting where no event names it."""
@@ -78,7 +90,7 @@ class LiveState:
         return sum(cell.state == "done" for cell in self.cells.values())
 
 
-def advance(state: LiveState, events: Iterable[dict[str, Any]]) -> LiveState:
+def advance(state: LiveState, events: Iterable[dict[str, Any]], unreadable: int = 0) -> LiveState:
     """The state after more events; an event that is damaged or not known changes nothing."""
     cells, ranks = dict(state.cells), dict(state.ranks)
     failures = list(state.failures)
@@ -114,6 +126,7 @@ def advance(state: LiveState, events: Iterable[dict[str, Any]]) -> LiveState:
         last_ns=last,
         session_ns=session,
         session_done=session_done,
+        unreadable=state.unreadable + unreadable,
     )
 
 

@@ -77,7 +77,7 @@ class Opener:
     def _take(self, update: Update) -> None:
         """What is new in the run directory."""
         app, store = self._app, self._app.store
-        store.live = advance(store.live, update.events)
+        store.live = advance(store.live, update.events, update.unreadable)
         store.log.extend(update.log_lines)
         store.log_count += len(update.log_lines)
         started = app.started_in_sight

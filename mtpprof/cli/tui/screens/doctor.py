@@ -59,6 +59,8 @@ class DoctorPage(Page):
             yield _row("input", "error", "cannot be shown", "everything", store.verdict)
         if store.record is not None and store.record.error:
             yield _row("run", "error", store.record.status, "", store.record.error)
+        if store.live.damage:
+            yield _row("run", "warning", "events damaged", "", store.live.damage)
         for deviation in store.record.deviations if store.record else []:
             yield _row("run", "note", "deviation", "", deviation)
         yield from (_problem_row("traces", problem) for problem in store.trace_problems)

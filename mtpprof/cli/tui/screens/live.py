@@ -103,16 +103,19 @@ class LivePage(Page):
         else:
             parts.append(store.record.status)
         text = "  ".join(parts)
-        reasons = [*live.failures, *filter(None, [store.record.error])]
+        reasons = [*live.failures, *filter(None, [live.damage, store.record.error])]
         return text + "".join(f"\n! {reason}" for reason in dict.fromkeys(reasons))
 
     def _row(self, case: CaseRecord, arm: ArmRecord) -> Row:
         live = self.store.live
+        ended = self.store.record is not None and self.store.record.status != "running"
+        # Of a run that has ended, a window may be finished that damaged events do not tell of.
+        glyphs = {**GLYPHS, "waiting": "?"} if live.damage and ended else GLYPHS
         rounds = "".join(
-            GLYPHS[live.cell(case.id, arm.name, number).state] for number in range(len(case.order))
+            glyphs[live.cell(case.id, arm.name, number).state] for number in range(len(case.order))
         )
         if arm.repeats is None:
-            rounds += f" P{GLYPHS[live.cell(case.id, arm.name, PROFILE).state]}"
+            rounds += f" P{glyphs[live.cell(case.id, arm.name, PROFILE).state]}"
         figures = so_far(live, case, arm.name)
         return Row(
             (

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mtpprof.cli.tui.follow import FIRST_LOG_BYTES, MAX_LOG_BYTES, RunFollower, Update
+from mtpprof.cli.tui.live import LiveState, advance
 from mtpprof.rundir import RunDirectory
 from tests.runs import Recipe, write_run
 
@@ -26,6 +27,18 @@ def test_what_is_new_comes_once(tmp_path: Path) -> None:
     assert again is not None
     assert again.record is None
     assert len(again.events) == 1
+
+
+def test_lines_of_events_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", SMALL)
+    (directory.root / "events.jsonl").write_bytes(b"garbage\n\xff{\n[1]\nno end yet")
+    follower = RunFollower(directory)
+    first = follower.poll()
+    assert first is not None
+    assert (first.events, first.unreadable) == ((), 3)
+    assert follower.poll() is None
+    live = advance(advance(LiveState(), (), first.unreadable), ())
+    assert live.damage.startswith("3 lines of events.jsonl could not be read")
 
 
 def test_a_killed_run_is_seen_although_nothing_was_written(tmp_path: Path) -> None:
