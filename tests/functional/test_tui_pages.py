@@ -180,7 +180,7 @@ async def test_collectives_filter_and_sort(run: RunDirectory) -> None:
         await press(pilot, "slash", *"kind:all_gather", "enter")
         assert {row[0] for row in cells(app, "#collectives")} == {"all_gather"}
         table = app.screen.query_one("#collectives", RowTable)
-        await press(pilot, *["s"] * 7)
+        await press(pilot, *["s"] * 6)
         assert table.sorted_by == "size"
         sizes = [row.keys[6] for row in table.rows]
         assert sizes == sorted(sizes, key=lambda size: -float(size or 0))
@@ -209,6 +209,95 @@ async def test_collectives_by_rank(run: RunDirectory) -> None:
         rows = cells(app, "#collectives")
         assert len(rows) == 2 * over_all
         assert {row[3] for row in rows} == {"0", "1"}
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_rank_is_in_sight_where_rows_are_by_rank(run: RunDirectory, size: tuple[int, int]) -> None:
+    app = app_on(run.root, "collectives")
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        table = app.screen.query_one("#collectives", RowTable)
+        head = screen_text(app).splitlines()[table.region.y]
+        assert "rank" not in head
+        assert "rank" not in table.hidden_columns
+        assert text_of(app, "#unit") == "calls and times per step and rank"
+        await press(pilot, "s", "n")
+        assert "rank" in screen_text(app).splitlines()[table.region.y]
+        assert table.sorted_by == "kind"
+        assert "by rank (n)" in text_of(app, "#unit")
+        assert "changed only" not in text_of(app, "#unit")
+        await press(pilot, "n")
+        assert "rank" not in screen_text(app).splitlines()[table.region.y]
+
+
+async def test_an_empty_table_of_changes_says_why(run: RunDirectory) -> None:
+    app = app_on(run.root, "collectives")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.store.arm_a = app.store.arm_b
+        app.refresh_page()
+        await settle(pilot)
+        await press(pilot, "d")
+        assert cells(app, "#collectives") == []
+        assert "changed only (d)" in text_of(app, "#unit")
+        assert "Only what changed is shown, and nothing did; d shows all." in screen_text(app)
+
+
+@pytest.mark.parametrize("arm", ["baseline", "allreduce-norm-fusion"])
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_side_that_cannot_be_read_is_named_and_counts_nothing(
+    run: RunDirectory, tmp_path: Path, arm: str, gone: bool
+) -> None:
+    shutil.copytree(run.root, tmp_path / "damaged")
+    directory = RunDirectory(tmp_path / "damaged")
+    case = directory.run().cases[0]
+    if gone:
+        shutil.rmtree(directory.arm(case.id, arm))
+    else:
+        path = directory.captured(case.id, arm, case.tp)[1]
+        path.write_bytes(path.read_bytes()[:300])
+    letter = "A" if arm == "baseline" else "B"
+    app = app_on(directory.root, "collectives")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        banner = words(text_of(app, "#verdict"))
+        assert banner.startswith(f"! {letter} {arm}: ")
+        assert "no trace of rank 0, 1" in banner if gone else path.name in banner
+        rows = cells(app, "#collectives")
+        assert rows
+        assert {row[9 if letter == "A" else 10] for row in rows} == {"?"}
+        assert {row[11] for row in rows} == {"?"}
+        assert {row[16] for row in rows} == {"B ok" if letter == "A" else "A ok"}
+        assert f"{letter}: not read" in text_of(app, "#call-line")
+        await press(pilot, "d")
+        assert cells(app, "#collectives") == []
+        assert "there is nothing to compare with" in screen_text(app)
+        await press(pilot, "5")
+        assert f"! {letter} {arm}: " in words(text_of(app, "#verdict"))
+        assert "rank 0" in text_of(app, "#call-line")
+
+
+async def test_the_timeline_says_why_there_is_nothing_to_draw(run: RunDirectory, tmp_path: Path) -> None:
+    shutil.copytree(run.root, tmp_path / "damaged")
+    directory = RunDirectory(tmp_path / "damaged")
+    case = directory.run().cases[0]
+    for arm in ("baseline", "allreduce-norm-fusion"):
+        shutil.rmtree(directory.arm(case.id, arm))
+    app = app_on(directory.root, "timeline")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        text = words(text_of(app, "#call-line"))
+        assert "A baseline: no trace of rank 0, 1; B allreduce-norm-fusion: no trace" in text
+
+
+async def test_one_capture_alone_has_nothing_to_compare(run: RunDirectory) -> None:
+    app = app_on(run.arm(run.run().cases[0].id, "baseline"), "collectives")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        rows = cells(app, "#collectives")
+        assert rows
+        assert {(row[10], row[11], row[13], row[15]) for row in rows} == {("", "", "", "")}
+        assert "B:" not in text_of(app, "#call-line")
 
 
 async def test_timeline_describes_zooms_and_pans(run: RunDirectory) -> None:

@@ -1,6 +1,7 @@
 """Collectives of one or two sides as rows: A, B, difference, expected against observed, provenance of the bytes.
 
-Figures are per step and rank, so that captures of different length compare. What is not known is None, shown as `?`.
+Figures are per step and rank, so that captures of different length compare. What is not known is None, shown as `?`. A side that has not
+been read, or cannot be, says nothing of its calls: they are neither gone nor added.
 """
 
 from __future__ import annotations
@@ -48,8 +49,13 @@ class CollectiveRow:
     """Values of `KEY`; empty: not known."""
     rank: int | None
     a: Figures | None
-    """None: this side has no such call."""
+    """None: this side has no such call, or is not read."""
     b: Figures | None
+    a_read: bool = True
+    """Whether the side's traces are there to be looked at."""
+    b_read: bool = True
+    paired: bool = True
+    """Whether there is a side B at all."""
 
     @property
     def payload_bytes(self) -> float | None:
@@ -57,18 +63,27 @@ class CollectiveRow:
         return (self.a or self.b or _NONE).payload_bytes
 
     @property
-    def calls_change(self) -> float:
-        """B minus A."""
+    def comparable(self) -> bool:
+        """Whether both sides are there to be held against each other."""
+        return self.paired and self.a_read and self.b_read
+
+    @property
+    def calls_change(self) -> float | None:
+        """B minus A; None: one of them is not known, or is not there."""
+        if not self.comparable:
+            return None
         return (self.b.calls if self.b else 0) - (self.a.calls if self.a else 0)
 
     @property
-    def time_change_ns(self) -> float:
-        """B minus A; a side without the call takes no time in it."""
+    def time_change_ns(self) -> float | None:
+        """B minus A; a side without the call takes no time in it. None: as for the calls."""
+        if not self.comparable:
+            return None
         return (self.b.time_ns if self.b else 0) - (self.a.time_ns if self.a else 0)
 
     @property
     def as_expected(self) -> bool | None:
-        """Whether both sides' calls are those of their ledgers; None: no ledger says."""
+        """Whether the calls of the sides that are there are those of their ledgers; None: no ledger says."""
         sides = [side for side in (self.a, self.b) if side is not None and side.expected is not None]
         return all(side.calls == side.expected for side in sides) if sides else None
 
@@ -78,16 +93,37 @@ _NONE = Figures(
 )
 
 
-def collective_rows(a: Side | None, b: Side | None, *, by_rank: bool = False) -> list[CollectiveRow]:
-    """Rows of two sides joined by what a call is; the longest time first."""
+def collective_rows(
+    a: Side | None, b: Side | None, *, by_rank: bool = False, paired: bool = True
+) -> list[CollectiveRow]:
+    """Rows of two sides joined by what a call is; the longest time first.
+
+    Args:
+        a: None: not read.
+        b: None: not read, or there is none.
+        by_rank: Rows for each rank.
+        paired: Whether there is a side B.
+    """
     ours, theirs = _figures(a, by_rank), _figures(b, by_rank)
     keys = dict.fromkeys((*ours, *theirs))
     rows = [
-        CollectiveRow(key=key[: len(KEY)], rank=key[len(KEY)], a=ours.get(key), b=theirs.get(key))  # type: ignore[arg-type]
+        CollectiveRow(
+            key=key[: len(KEY)],  # type: ignore[arg-type]
+            rank=key[len(KEY)],  # type: ignore[arg-type]
+            a=ours.get(key),
+            b=theirs.get(key),
+            a_read=_is_read(a),
+            b_read=_is_read(b),
+            paired=paired,
+        )
         for key in keys
     ]
     rows.sort(key=lambda row: -max(row.a.time_ns if row.a else 0, row.b.time_ns if row.b else 0))
     return rows[:MAX_ROWS]
+
+
+def _is_read(side: Side | None) -> bool:
+    return side is not None and side.traces is not None
 
 
 def _figures(side: Side | None, by_rank: bool) -> dict[tuple[str | int | None, ...], Figures]:
@@ -98,23 +134,41 @@ def _figures(side: Side | None, by_rank: bool) -> dict[tuple[str | int | None, .
         calls = calls.take((calls.step != MISSING) & ~calls.transient)
     if not len(calls):
         return {}
-    pairs = max(1, steps_of(calls))
-    divisor: dict[int | None, int] = _steps_per_rank(calls) if by_rank else {}
     expected = _expected(side)
+    divisors = _Divisors(calls, by_rank=by_rank, by_phase=expected is None)
     found = {}
     for entry in group(calls, side.traces.steps, BY_RANK if by_rank else KEY):
         key = tuple(str(entry.key[name] or "") for name in KEY)
         rank = entry.key.get("rank")
-        count = divisor.get(rank if isinstance(rank, int) else None, pairs)
+        count = divisors.of(key[1], rank)
         wanted = None if expected is None else expected.get((key[0], key[1], key[2], key[3], key[4]), 0)
         found[(*key, rank)] = _of(entry, count, wanted)
     return found
 
 
-def _steps_per_rank(calls: Calls) -> dict[int | None, int]:
-    return {
-        int(rank): max(1, len(np.unique(calls.step[calls.rank == rank]))) for rank in np.unique(calls.rank)
-    }
+class _Divisors:
+    """Steps that the calls of a phase and rank are spread over.
+
+    An engine's step may have some of the phases only (a prefill drafts nothing), and what a phase does is said per step that has it. Where
+    a ledger says what every step has to have, all steps count: a phase that is missing in one of them has to show.
+    """
+
+    def __init__(self, calls: Calls, *, by_rank: bool, by_phase: bool) -> None:
+        self._by_rank, self._by_phase = by_rank, by_phase
+        phases = np.unique(calls.phase).tolist() if by_phase else []
+        masks = {calls.texts[code]: calls.phase == code for code in phases if calls.texts[code]}
+        masks[""] = np.ones(len(calls), np.bool_)
+        self._steps = {
+            (phase, rank): max(1, steps_of(calls.take(mask if rank is None else mask & (calls.rank == rank))))
+            for phase, mask in masks.items()
+            for rank in (np.unique(calls.rank).tolist() if by_rank else [None])
+        }
+
+    def of(self, phase: str, rank: object) -> int:
+        """Of the calls of one row."""
+        return self._steps[
+            (phase if self._by_phase else "", rank if self._by_rank and isinstance(rank, int) else None)
+        ]
 
 
 def _of(entry: Group, pairs: int, expected: int | None) -> Figures:
@@ -166,7 +220,9 @@ def matches(row: CollectiveRow, words: str) -> bool:
 
 
 def change_word(row: CollectiveRow) -> str:
-    """What became of the calls from A to B, in a word."""
+    """What became of the calls from A to B, in a word; empty: there is no B."""
+    if not row.comparable:
+        return UNKNOWN if row.paired else ""
     if row.a is None:
         return "added"
     if row.b is None:
@@ -174,25 +230,36 @@ def change_word(row: CollectiveRow) -> str:
     return "same" if row.calls_change == 0 else "changed"
 
 
+def is_changed(row: CollectiveRow) -> bool:
+    """Whether the calls are known to differ between the sides."""
+    return row.comparable and change_word(row) != "same"
+
+
 def expected_text(row: CollectiveRow) -> str:
-    """`ok`, `?`, or what was seen against what was expected."""
+    """`ok`, `?`, or what was seen against what was expected; where one side only is there, which one that is."""
     if row.as_expected is None:
         return UNKNOWN
     if row.as_expected:
-        return "ok"
+        there = "" if row.comparable or not row.paired else "A " if row.a_read else "B "
+        return f"{there}ok"
     sides = [side for side in (row.a, row.b) if side is not None and side.expected is not None]
     return " ".join(f"{count_text(side.calls)}/{side.expected}!" for side in sides)
 
 
-def figure(
-    side: Figures | None, read: Callable[[Figures], float | None], show: Callable[[float | None], str]
-) -> str:
-    """A figure of one side; `-` where the side has no such call."""
-    return "-" if side is None else show(read(side))
+def figures(
+    row: CollectiveRow, read: Callable[[Figures], float | None], show: Callable[[float | None], str]
+) -> tuple[str, str]:
+    """A figure of A and of B: `-` where a side has no such call, `?` where it is not read, nothing where there is no B."""
+    a = show(read(row.a)) if row.a is not None else "-" if row.a_read else UNKNOWN
+    if not row.paired:
+        return a, ""
+    return a, show(read(row.b)) if row.b is not None else "-" if row.b_read else UNKNOWN
 
 
 def change_text(row: CollectiveRow) -> str:
-    """Change of calls, or of time where the calls are the same."""
+    """Change of calls, or of time where the calls are the same; `?`: a side is not read, empty: there is no B."""
+    if row.calls_change is None or row.time_change_ns is None:
+        return UNKNOWN if row.paired else ""
     if row.calls_change:
         return signed(count_text(row.calls_change))
     return signed(time_text(round(row.time_change_ns)))

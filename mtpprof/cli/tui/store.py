@@ -109,13 +109,23 @@ class Store:
         return sorted(dict.fromkeys(serious), key=lambda problem: -problem.severity)
 
     @property
+    def missing_sides(self) -> list[str]:
+        """Each of the chosen sides that cannot be shown, with the reason."""
+        return [
+            f"{letter} {arm}: {problem}"
+            for letter, arm in (("A", self.a), ("B", self.b))
+            if (problem := self.side_problem(arm)) is not None
+        ]
+
+    @property
     def banner(self) -> str:
         """What has to be said above everything else; empty: nothing."""
         if self.verdict is not None:
             return self.verdict
-        limits = self.limits
-        more = f" ({len(limits) - 1} more on Doctor, 7)" if len(limits) > 1 else ""
-        return f"! {limits[0].sentence}{more}" if limits else ""
+        said = [*self.missing_sides, *(limit.sentence for limit in self.limits)]
+        first = max(1, len(self.missing_sides))
+        more = f" ({len(said) - first} more on Doctor, 7)" if len(said) > first else ""
+        return f"! {'; '.join(said[:first])}{more}" if said else ""
 
     @property
     def running(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -15,22 +16,22 @@ from mtpprof.cli.tui.rows import (
     CollectiveRow,
     Figures,
     change_text,
-    change_word,
     collective_rows,
     expected_text,
-    figure,
+    figures,
+    is_changed,
     matches,
 )
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import safe
 from mtpprof.cli.tui.widgets.row_table import Column, Row, RowTable, SortKey
-from mtpprof.cli.units import bytes_text, count_text, time_text
+from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, time_text
 
 COLUMNS = (
     Column("kind"),
     Column("phase", priority=1),
     Column("site", priority=5),
-    Column("rank", right=True, priority=12),
+    Column("rank", right=True),
     Column("shape", priority=6),
     Column("dtype", priority=10),
     Column("size", right=True),
@@ -45,6 +46,11 @@ COLUMNS = (
     Column("B wait", right=True, priority=7),
     Column("expected", priority=4),
 )
+WITHOUT_RANK = tuple(replace(column, absent=column.label == "rank") for column in COLUMNS)
+
+
+UNIT = "calls and times per step and rank"
+ONLY_CHANGED = "changed only (d)"
 
 
 class CollectivesPage(Page):
@@ -64,30 +70,34 @@ class CollectivesPage(Page):
         self._by_rank = False
         self._only_changed = False
         self._rows: list[CollectiveRow] = []
-        self._made_of: tuple[Side | None, Side | None, bool] | None = None
+        self._made_of: tuple[Side | None, Side | None, bool, bool] | None = None
 
     def body(self) -> Iterable[Widget]:
-        """Filter, table, description."""
+        """Filter, unit, table, description."""
         yield Input(
             id="filter",
             placeholder="filter: words, or kind:all_gather phase:draft site:lm_head change:gone",
             compact=True,
         )
+        yield Static(id="unit", markup=False)
         yield RowTable(id="collectives")
         yield Static(id="call-line", markup=False)
 
     def show(self) -> None:
         """Draw the rows of both sides; they are made in the background."""
         store = self.store
-        wanted = (store.side(store.a), store.side(store.b), self._by_rank)
+        wanted = (store.side(store.a), store.side(store.b), self._by_rank, store.b is not None)
         field = self.query_one("#filter", Input)
         if field.value != store.filter:
             field.value = store.filter
         if self._made_of is None or any(x is not y for x, y in zip(wanted, self._made_of, strict=True)):
             self._made_of = wanted
-            a, b, by_rank = wanted
+            a, b, by_rank, paired = wanted
             self.dashboard.background.start(
-                "rows", lambda: collective_rows(a, b, by_rank=by_rank), self._take, self.dashboard.complain
+                "rows",
+                lambda: collective_rows(a, b, by_rank=by_rank, paired=paired),
+                self._take,
+                self.dashboard.complain,
             )
         self._fill()
 
@@ -98,22 +108,34 @@ class CollectivesPage(Page):
     def _fill(self) -> None:
         words = self.store.filter
         chosen = [
-            row
-            for row in self._rows
-            if matches(row, words) and (not self._only_changed or change_word(row) != "same")
+            row for row in self._rows if matches(row, words) and (not self._only_changed or is_changed(row))
         ]
+        self.query_one("#unit", Static).update(safe(self._unit()))
         table = self.query_one("#collectives", RowTable)
-        table.fill(COLUMNS, [_row(row) for row in chosen], empty=self._empty())
+        columns = COLUMNS if self._by_rank else WITHOUT_RANK
+        table.fill(columns, [_row(row) for row in chosen], empty=self._empty())
         self._describe(table.current)
+
+    def _unit(self) -> str:
+        """What the figures are of, and which of the page's switches are on."""
+        sides = [side for side in (self.store.side(self.store.a), self.store.side(self.store.b)) if side]
+        stepless = any(side.traces is not None and not len(side.traces.steps) for side in sides)
+        unit = "calls and times per rank (no steps in the traces)" if stepless else UNIT
+        switches = [
+            text for text, on in (("by rank (n)", self._by_rank), (ONLY_CHANGED, self._only_changed)) if on
+        ]
+        return f"{unit}{''.join(f'; {text}' for text in switches)}"
 
     def _empty(self) -> str:
         store = self.store
-        problems = [store.side_problem(arm) for arm in (store.a, store.b)]
-        known = [
-            f"{arm}: {problem}" for arm, problem in zip((store.a, store.b), problems, strict=True) if problem
-        ]
-        if known:
-            return "; ".join(known)
+        if self._rows and self._only_changed:
+            fitting = [row for row in self._rows if matches(row, store.filter)]
+            if fitting and not any(row.comparable for row in fitting):
+                return "Only what changed is shown, and there is nothing to compare with; d shows all."
+            if fitting:
+                return "Only what changed is shown, and nothing did; d shows all."
+        if not self._rows and store.missing_sides:
+            return "; ".join(store.missing_sides)
         if self._rows:
             return "No collective fits the filter; escape, then / to change it."
         if store.side(store.a) is not None:
@@ -174,23 +196,20 @@ def _row(row: CollectiveRow) -> Row:
         bytes_text(row.payload_bytes),
         either.provenance if either else "",
         implementation or "?",
-        figure(row.a, lambda side: side.calls, count_text),
-        figure(row.b, lambda side: side.calls, count_text),
+        *figures(row, lambda side: side.calls, count_text),
         change_text(row),
-        figure(row.a, lambda side: side.time_ns, time_text),
-        figure(row.b, lambda side: side.time_ns, time_text),
-        figure(row.a, lambda side: side.wait_ns, time_text),
-        figure(row.b, lambda side: side.wait_ns, time_text),
+        *figures(row, lambda side: side.time_ns, time_text),
+        *figures(row, lambda side: side.wait_ns, time_text),
         expected_text(row),
     )
     keys: list[SortKey] = list(texts)
     keys[3] = row.rank
     keys[6] = row.payload_bytes
     keys[9], keys[10] = (side.calls if side else None for side in (row.a, row.b))
-    keys[11] = row.calls_change or row.time_change_ns / 1e12
+    keys[11] = row.calls_change or (None if row.time_change_ns is None else row.time_change_ns / 1e12)
     keys[12], keys[13] = (side.time_ns if side else None for side in (row.a, row.b))
     keys[14], keys[15] = (side.wait_ns if side else None for side in (row.a, row.b))
-    return Row(texts, tuple(keys), tag=row, strong=change_word(row) != "same" or row.as_expected is False)
+    return Row(texts, tuple(keys), tag=row, strong=is_changed(row) or row.as_expected is False)
 
 
 def describe(row: CollectiveRow) -> str:
@@ -200,12 +219,13 @@ def describe(row: CollectiveRow) -> str:
     where = f"in {phase or 'a phase not known'} at {site or 'a site not known'}"
     if row.rank is not None:
         where += f", rank {row.rank}"
-    return f"{what} {where}\n{_side_text('A', row.a)}   {_side_text('B', row.b)}"
+    sides = _side_text("A", row.a, row.a_read)
+    return f"{what} {where}\n{sides}" + (f"   {_side_text('B', row.b, row.b_read)}" if row.paired else "")
 
 
-def _side_text(letter: str, side: Figures | None) -> str:
+def _side_text(letter: str, side: Figures | None, read: bool) -> str:
     if side is None:
-        return f"{letter}: no such call"
+        return f"{letter}: no such call" if read else f"{letter}: not read ({UNKNOWN})"
     wanted = "" if side.expected is None else f" (expected {side.expected})"
     return (
         f"{letter}: {count_text(side.calls)} calls{wanted} of {bytes_text(side.payload_bytes)} {side.provenance}, "

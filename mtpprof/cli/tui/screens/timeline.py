@@ -30,6 +30,8 @@ class TimelinePage(Page):
     def __init__(self) -> None:
         super().__init__()
         self._made_of: tuple[Side | None, Side | None] | None = None
+        self._empty = True
+        """Whether there is no lane."""
 
     def body(self) -> Iterable[Widget]:
         """Legend, lanes, description."""
@@ -48,25 +50,22 @@ class TimelinePage(Page):
             self.dashboard.background.start(
                 "lanes", lambda: _lanes(a, b), self._take, self.dashboard.complain
             )
-        problems = [
-            f"{arm}: {problem}"
-            for arm in (store.a, store.b)
-            if (problem := store.side_problem(arm)) is not None
-        ]
-        if problems:
-            self.query_one("#call-line", Static).update(safe("; ".join(problems)))
+        if self._empty:
+            self.query_one("#call-line", Static).update(safe(self._nothing()))
 
     def _take(self, found: list[Lane]) -> None:
         self.query_one(TimelineView).show(found)
 
     def on_timeline_view_pointed(self, event: TimelineView.Pointed) -> None:
-        """Describe what the cursor is on."""
-        if event.lane is None:
-            waiting = self.dashboard.background.busy
-            text = "Reading the traces…" if waiting else "There is no trace to draw."
-        else:
-            text = describe(event.lane, event.event)
+        """Describe what the cursor is on; which side is not drawn the banner says."""
+        self._empty = event.lane is None
+        text = self._nothing() if event.lane is None else describe(event.lane, event.event)
         self.query_one("#call-line", Static).update(safe(text))
+
+    def _nothing(self) -> str:
+        if self.store.missing_sides:
+            return "; ".join(self.store.missing_sides)
+        return "Reading the traces…" if self.dashboard.background.busy else "There is no trace to draw."
 
 
 def _lanes(a: Side | None, b: Side | None) -> list[Lane]:

@@ -44,6 +44,8 @@ class Column:
     """0: never left out."""
     widest: int = MAX_WIDTH
     """Longer cells are cut, and marked."""
+    absent: bool = False
+    """Not to be shown at all, whatever the room: the cells have nothing in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,10 @@ class RowTable(ScrollView, can_focus=True):
         """Show other rows; sorting and, where it still exists, the row that the cursor was put on are kept."""
         held = self.current if self._put else None
         if tuple(columns) != self._columns:
-            self._columns, self._sorted = tuple(columns), None
+            same = [column.label for column in columns] == [column.label for column in self._columns]
+            self._columns, self._sorted = tuple(columns), self._sorted if same else None
+        if self._sorted is not None and self._columns[self._sorted[0]].absent:
+            self._sorted = None
         self._given = list(rows)
         self._empty = self._empty if empty is None else empty
         sampled = [row for row in self._given[:SAMPLE] if not row.heading]
@@ -198,7 +203,8 @@ class RowTable(ScrollView, can_focus=True):
 
     def _lay_out(self) -> None:
         self._drawn = list(self._widths)
-        shown = list(range(len(self._columns)))
+        present = [index for index, column in enumerate(self._columns) if not column.absent]
+        shown = list(present)
         room = self._width - MARGIN - 1
         while not self._wide and room > 0 and self._total(shown) > room:
             droppable = [index for index in shown if self._columns[index].priority]
@@ -207,7 +213,7 @@ class RowTable(ScrollView, can_focus=True):
             shown.remove(max(droppable, key=lambda index: (self._columns[index].priority, index)))
         self._shown = shown
         self._fit(room)
-        hidden = [column.label.strip() for index, column in enumerate(self._columns) if index not in shown]
+        hidden = [self._columns[index].label.strip() for index in present if index not in shown]
         self.hidden_columns = tuple(hidden)
         self.virtual_size = Size(max(self._total(shown) + MARGIN, 1), len(self._rows) + 1)
         self.refresh()
