@@ -69,9 +69,19 @@ class RanksPage(Page):
         table.styles.height = max(2, len(rows) + 1)
 
     def _show_tables(self, sides: tuple[Side | None, Side | None]) -> None:
-        for name, make, title in (
-            ("stragglers", stragglers_table, "Stragglers: who came last, and what the others waited for it"),
-            ("clocks", clocks_table, "Clocks: the residual is how far the ends of collectives agree"),
+        for name, make, answers, title in (
+            (
+                "stragglers",
+                stragglers_table,
+                ("which rank is last", "wait and transfer"),
+                "Stragglers: who came last, and what the others waited for it",
+            ),
+            (
+                "clocks",
+                clocks_table,
+                ("wait and transfer",),
+                "Clocks: the residual is how far the ends of collectives agree",
+            ),
         ):
             rows: list[Row] = []
             columns: list[Column] = []
@@ -91,7 +101,7 @@ class RanksPage(Page):
             table.fill(
                 columns or [Column("")],
                 rows,
-                empty="Not known: one rank alone, or ranks that were not matched.",
+                empty=_why_not(sides, answers),
             )
             table.styles.height = max(2, len(rows) + 1)
             self.query_one(f"#{name}-title", Static).update(safe(title))
@@ -107,6 +117,18 @@ MATRIX = (
     Column("wait of the step", priority=2),
     *(Column(name, right=True, priority=3 + index) for index, name in enumerate(PARTS) if name not in FIRST),
 )
+
+
+def _why_not(sides: Iterable[Side | None], answers: Iterable[str]) -> str:
+    """The reasons for which the sides do not answer this, as their traces tell them."""
+    reasons = [
+        f"{letter}: {item.answer}: {item.reason}"
+        for letter, side in zip("AB", sides, strict=True)
+        if side is not None and side.traces is not None
+        for item in side.traces.found.withheld
+        if item.answer in answers
+    ]
+    return "; ".join(reasons) or "Not known: one rank alone, or ranks that were not matched."
 
 
 def _times(side: Side | None) -> list[RankTimes]:
