@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
@@ -12,16 +14,18 @@ from textual.widgets import Static
 from mtpprof.analyzers.verdicts import Problem, Severity
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import safe
-from mtpprof.cli.tui.widgets.row_table import Column, Row, RowTable
+from mtpprof.cli.tui.widgets.row_table import GAP, MARGIN, NARROWEST, Column, Row, RowTable
 from mtpprof.profilers.environment import Finding, examine
 
 COLUMNS = (
-    Column("of"),
-    Column("severity"),
-    Column("verdict"),
-    Column("no answer on", priority=2),
-    Column("what is so", priority=1),
+    Column("of", priority=2, widest=24),
+    Column("severity", priority=3),
+    Column("verdict", widest=20),
+    Column("no answer on", priority=1, widest=28),
+    Column("what is so"),
 )
+SENTENCE = 30
+"""Cells that the sentence has to get; where they are wanting, how severe and whose it is go first."""
 
 
 class DoctorPage(Page):
@@ -50,7 +54,11 @@ class DoctorPage(Page):
         nothing = (
             "Nothing limits the answers." if self.store.cases else "Nothing is open; m examines this machine."
         )
-        table.fill(COLUMNS, rows, empty="Examining…" if self._examining else nothing)
+        table.fill(
+            columns(rows, table.scrollable_content_region.width or self.size.width),
+            rows,
+            empty="Examining…" if self._examining else nothing,
+        )
         self._describe(table.current)
 
     def _rows(self) -> Iterator[Row]:
@@ -120,6 +128,22 @@ class DoctorPage(Page):
     def _take(self, findings: list[Finding]) -> None:
         self._findings, self._examining = findings, False
         self.show()
+
+
+def columns(rows: Sequence[Row], width: int) -> tuple[Column, ...]:
+    """The columns, the last of which has all the room that the others leave."""
+    *others, sentence = COLUMNS
+    needs = {
+        column: GAP
+        + max([len(column.label) + 1, *(min(column.widest, cell_len(row.cells[index])) for row in rows)])
+        for index, column in enumerate(others)
+    }
+    room = width - MARGIN - 1 - GAP
+    for column in sorted(others, key=lambda column: -column.priority):
+        if room - sum(needs.values()) >= SENTENCE or not column.priority:
+            break
+        del needs[column]
+    return (*others, replace(sentence, widest=max(NARROWEST, room - sum(needs.values()))))
 
 
 def _row(of: str, severity: str, verdict: str, forbids: str, sentence: str) -> Row:
