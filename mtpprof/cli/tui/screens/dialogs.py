@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -102,7 +104,7 @@ class AskDialog(ModalScreen[str | None]):
 
 
 class TextDialog(ModalScreen[None]):
-    """A long text to scroll through."""
+    """A long text to scroll through: sentences are wrapped, tables are not."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "close", "Close", id="text.close")]
 
@@ -115,7 +117,11 @@ class TextDialog(ModalScreen[None]):
         with Vertical(classes="dialog large"):
             yield Static(safe(self._title), classes="title")
             with VerticalScroll(id="long-text"):
-                yield Static(safe(self._text), expand=True)
+                for prose, text in passages(self._text):
+                    passage = Static(safe(text), classes="prose" if prose else "drawn")
+                    if prose:
+                        passage.styles.width = "100%"
+                    yield passage
 
     def on_mount(self) -> None:
         """Keys scroll the text."""
@@ -152,6 +158,18 @@ class HelpDialog(ModalScreen[None]):
     def action_close(self) -> None:
         """Close."""
         self.dismiss(None)
+
+
+def passages(text: str) -> list[tuple[bool, str]]:
+    """The text in stretches of sentences (True) and of lines whose columns stand below each other."""
+    lines = ((not _is_drawn(line), line) for line in text.splitlines())
+    return [
+        (prose, "\n".join(line for _, line in group)) for prose, group in groupby(lines, key=itemgetter(0))
+    ]
+
+
+def _is_drawn(line: str) -> bool:
+    return not line.strip() or line.startswith(" ") or "  " in line.strip() or "─" in line
 
 
 def key_rows(page: Screen[object]) -> list[Row]:
