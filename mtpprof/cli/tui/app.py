@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from os.path import expanduser
 from pathlib import Path
 from typing import ClassVar
 
@@ -39,6 +40,9 @@ from mtpprof.cli.tui.text import AsciiFilter
 from mtpprof.errors import RunError
 
 TICK_S = 1.0
+COMPLAINT_S = 15.0
+READ_PER_S = 10.0
+"""Characters of a message that are given a second."""
 WRITTEN_REPORTS = (ReportFormat.MD, ReportFormat.HTML, ReportFormat.CSV)
 """Formats in which a report is written beside a run, which has it as JSON already; the table is for terminals."""
 THEMES = ("textual-dark", "textual-light")
@@ -199,6 +203,8 @@ class DashboardApp(App[None]):
         index = next((i for i, known in enumerate(self.store.cases) if known.id == case), None)
         if index is not None:
             self.store.case_index = index
+            if arm not in self.store.cases[index].arms:
+                self.say(f"{arm} repeats another arm, to tell the noise: it has no row on Saved.")
             self.store.choose_arm(arm)
             self.go("saved")
 
@@ -299,8 +305,9 @@ class DashboardApp(App[None]):
     # Exports and the rest
 
     def complain(self, sentence: str) -> None:
-        """Show what could not be done."""
-        self.notify(printable(sentence), severity="error", markup=False)
+        """Show what could not be done, for as long as it takes to read it in peace."""
+        timeout = max(COMPLAINT_S, len(sentence) / READ_PER_S)
+        self.notify(printable(sentence), severity="error", markup=False, timeout=timeout)
 
     def on_finished(self, message: Finished) -> None:
         """Results of the background."""
@@ -350,6 +357,8 @@ class DashboardApp(App[None]):
 
         def asked(other: str | None) -> None:
             if other:
+                other = expanduser(other)  # noqa: PTH111 - a user that does not exist is no error here
+                self.notify("Comparing…", markup=False)
                 self.background.start(
                     "compare",
                     lambda: exporting.compare_with(self.background.command, here, other),
@@ -368,7 +377,7 @@ class DashboardApp(App[None]):
         def asked(path: str | None) -> None:
             if path:
                 self.first_page = None
-                self.opener.open([Path(path).expanduser()])
+                self.opener.open([Path(expanduser(path))])  # noqa: PTH111 - as above
 
         self.push_screen(AskDialog("Open (run directory, folder of traces, trace file):", "runs/"), asked)
 

@@ -118,12 +118,15 @@ class Page(Screen[None]):
             self.refresh_page()
 
     def _case_line(self) -> str:
+        return self._case_text(self.store.a, self.store.b)
+
+    def _case_text(self, a: str | None, b: str | None) -> str:
         store = self.store
         if store.case is None:
             return ""
         count = len(store.cases)
         place = f"case {store.case_index % count + 1}/{count} " if count > 1 else ""
-        sides = f"  A {store.a}" + (f"  B {store.b}" if store.b else "") if store.a else ""
+        sides = f"  A {a}" + (f"  B {b}" if b else "") if a else ""
         return f"{place}{store.case.title}{sides}"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

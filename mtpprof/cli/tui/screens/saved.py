@@ -25,7 +25,7 @@ from mtpprof.cli.render.savings import (
     verdict_text,
 )
 from mtpprof.cli.tui.screens.page import Page
-from mtpprof.cli.tui.text import bar, safe
+from mtpprof.cli.tui.text import bar, fitted, safe
 from mtpprof.cli.tui.widgets.row_table import Column, Row, RowTable
 from mtpprof.cli.units import bytes_text, count_text, signed, time_text
 
@@ -117,6 +117,34 @@ class SavedPage(Page):
             table.select(place)
         self._show_detail()
 
+    def _case_line(self) -> str:
+        """The page holds every arm against the baseline, whatever the sides of the other pages are."""
+        difference = self.chosen if self.store.differences else None
+        if difference is None:
+            return super()._case_line()
+        return self._case_text(difference.base, difference.arm)
+
+    def refresh_page(self) -> None:
+        """The heading says what the rows are of, so it is written after them."""
+        super().refresh_page()
+        if self.is_mounted and self.query("#case-line"):
+            self._head()
+
+    def _head(self) -> None:
+        line = fitted(self._case_line(), max(1, self.size.width)).rstrip()
+        self.query_one("#case-line", Static).update(safe(line))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Side A is the baseline here."""
+        return action != "arm_a" and super().check_action(action, parameters)
+
+    def action_arm_b(self) -> None:
+        """The next arm that is held against the baseline."""
+        table = self.query_one("#arms", RowTable)
+        tags = [row.tag for row in table.rows]
+        if self.chosen in tags:
+            table.select((tags.index(self.chosen) + 1) % len(tags))
+
     def _empty(self) -> str:
         store = self.store
         if store.answer_state:
@@ -142,7 +170,11 @@ class SavedPage(Page):
             return
         self.query_one("#rungs", Static).update(safe("\n".join(rungs(difference))))
         fall = difference.waterfall_per_token if self._per_token else difference.waterfall
-        title = f"Where the time of a {fall.unit} went, by {fall.basis}" if fall else "No waterfall"
+        title = (
+            f"Where the time of {_article(fall.unit)} {fall.unit} went, by {fall.basis}"
+            if fall
+            else "No waterfall"
+        )
         why = "" if fall else f": {difference.no_waterfall or 'tokens per step are not known'}."
         self.query_one("#bars-title", Static).update(safe(title + why))
         bars = self.query_one("#bars", RowTable)
@@ -184,7 +216,7 @@ class SavedPage(Page):
         """Details follow the cursor."""
         if event.table.id == "arms" and isinstance(event.row.tag, Difference):
             self.store.choose_arm(event.row.tag.arm)
-            self.query_one("#case-line", Static).update(safe(self._case_line()))
+            self._head()
             self._show_detail()
 
     def on_row_table_chosen(self, event: RowTable.Chosen) -> None:
@@ -208,6 +240,10 @@ BAR_COLUMNS = (
     Column("change", right=True),
     Column("█ more  ░ less", widest=200),
 )
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[:1] in "aeiou" else "a"
 
 
 def rungs(difference: Difference) -> Iterator[str]:
