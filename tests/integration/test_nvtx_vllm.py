@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mtpprof.analyzers.readers.nvtx import load_captures
+from mtpprof.profilers.engines.vllm.scratch import SEGMENT_PATTERNS
+from mtpprof.profilers.lifetime import remove_leftovers, segments
 from mtpprof.profilers.nvtx import capture_environment
 from tests.integration.real_vllm import PYTHON, needs_vllm
 
@@ -33,7 +36,16 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture
+def _tidy() -> Iterator[None]:
+    """vLLM leaves segments even at a clean end, and nobody else removes those of this one."""
+    before = segments(SEGMENT_PATTERNS)
+    yield
+    remove_leftovers(SEGMENT_PATTERNS, before)
+
+
 @needs_vllm
+@pytest.mark.usefixtures("_tidy")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_engine_and_workers_are_recorded(tmp_path: Path) -> None:
