@@ -17,9 +17,10 @@ from mtpprof.analyzers.budgetfile import BUDGET_SCHEMA_VERSION, ArmBudget, Budge
 from mtpprof.analyzers.comparison import side_ledger
 from mtpprof.analyzers.engagement import Engaged
 from mtpprof.analyzers.redundant import MISSING_CALL, REDUNDANT
-from mtpprof.analyzers.savings import engagement_of_side, noise_of
+from mtpprof.analyzers.savings import engagement_of_side
 from mtpprof.analyzers.sides import Side
 from mtpprof.analyzers.stats import mean_interval
+from mtpprof.analyzers.stepchange import noise_of
 from mtpprof.analyzers.strata import Stratum, Sum, by_phase_and_kind, rate_of
 from mtpprof.rundir import TIMING_FILE, Record
 

@@ -11,9 +11,10 @@ from typing import Annotated
 import msgspec
 
 from mtpprof.analyzers.engagement import Engaged
-from mtpprof.analyzers.savings import engagement_of_side, noise_of
+from mtpprof.analyzers.savings import engagement_of_side
 from mtpprof.analyzers.sides import Side
 from mtpprof.analyzers.stats import CONFIDENCE
+from mtpprof.analyzers.stepchange import noise_of
 from mtpprof.analyzers.strata import Stratum, by_phase_and_kind, rate_of
 from mtpprof.errors import InputError
 from mtpprof.filekind import no_regular_file

@@ -7,7 +7,6 @@ do not support is None with its reason, and what stands in the way of a comparis
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median
 
 import msgspec
 import numpy as np
@@ -27,16 +26,8 @@ from mtpprof.analyzers.expected import observed_entries
 from mtpprof.analyzers.newcomers import came_instead
 from mtpprof.analyzers.sameoutput import Acceptance, SameOutput, acceptance, same_output
 from mtpprof.analyzers.sides import Side
-from mtpprof.analyzers.stats import (
-    CONFIDENCE,
-    Claim,
-    Interval,
-    NoiseFloor,
-    judge,
-    noise_floor,
-    paired_interval,
-    welch_interval,
-)
+from mtpprof.analyzers.stats import CONFIDENCE, Claim
+from mtpprof.analyzers.stepchange import StepChange, differs, step_change
 from mtpprof.analyzers.strata import Pairing, Stratum, added, pair
 from mtpprof.analyzers.totals import Totals
 from mtpprof.analyzers.waterfall import Waterfall, make_waterfall, per_token
@@ -47,36 +38,6 @@ SAME_BATCH_SETTINGS = ("model", "TP", "concurrency", "draft tokens", "dtype")
 """Settings without which not even bytes per step compare."""
 SAME_TOKENS_SETTINGS = (*SAME_BATCH_SETTINGS, "prompt length", "seed")
 """Settings without which tokens are not expected to agree. The seed alone does not change what a step costs."""
-
-
-class StepChange(Record, frozen=True, kw_only=True):
-    """Step times without a profiler, the slowest rank of each step, and what may be said of their difference."""
-
-    base_ns: int | None
-    """Mean over the rounds of each round's median step; None: not measured."""
-    arm_ns: int | None
-    difference: Interval | None
-    """Arm minus baseline, negative is saved; None: fewer than two rounds."""
-    noise: NoiseFloor | None
-    """What two visits to the unchanged baseline differ by; None: it was not repeated."""
-    claim: str
-    """A `Claim`."""
-    reason: str
-    shared_cores: bool = False
-    """Whether ranks shared CPU cores: a claim is then one about turns on those cores, not about communication."""
-    paired: bool = True
-    """Whether both sides were measured in the same rounds of one run; False: `noise` is that of the noisier run."""
-
-    @property
-    def difference_ns(self) -> int | None:
-        """Arm minus baseline; None: not measured on both sides."""
-        return None if self.base_ns is None or self.arm_ns is None else self.arm_ns - self.base_ns
-
-    @property
-    def relative(self) -> float | None:
-        """Difference over the baseline."""
-        difference = self.difference_ns
-        return None if difference is None or not self.base_ns else difference / self.base_ns
 
 
 class KernelCount(Record, frozen=True, kw_only=True):
@@ -147,12 +108,17 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
         alike = not _unlike(base, arm)
         pairings, alone = pair(base.traces.strata, arm.traces.strata, alike=alike)
         caveats += [f"{sentence}." for sentence in alone]
-    strata = [_stratum_difference(base, arm, pairing) for pairing in pairings]
+    changed = [changes(pairing) for pairing in pairings]
+    strata = [_stratum_difference(base, arm, *each) for each in zip(pairings, changed, strict=True)]
     caveats += _trace_caveats(base, arm, strata)
     newcomers = tuple(
-        dict.fromkeys(sentence for pairing in pairings for sentence in _newcomers(base, arm, pairing))
+        dict.fromkeys(
+            sentence
+            for each in zip(pairings, changed, strict=True)
+            for sentence in _newcomers(base, arm, *each)
+        )
     )
-    engagement = _engagement(base, arm, pairings)
+    engagement = _engagement(base, arm, pairings, changed)
     step = _resting_on(_switches(base, arm, engagement), strata, step_change(base, arm, confidence))
     waterfall, reason = _waterfall(base, arm, pairings, step)
     ours, theirs = acceptance(base.outputs), acceptance(arm.outputs)
@@ -179,7 +145,7 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
         else None,
         no_waterfall=reason,
         output=None
-        if any(_differs(base, arm, name) for name in SAME_TOKENS_SETTINGS)
+        if any(differs(base, arm, name) for name in SAME_TOKENS_SETTINGS)
         else same_output(arm.outputs, base.outputs),
         base_acceptance=ours,
         arm_acceptance=theirs,
@@ -190,17 +156,12 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
 
 def _unlike(base: Side, arm: Side) -> list[str]:
     """Settings that decide message sizes in which the sides differ."""
-    return [name for name in SAME_BATCH_SETTINGS if _differs(base, arm, name)]
-
-
-def _differs(base: Side, arm: Side, name: str) -> bool:
-    ours, theirs = base.setting.get(name), arm.setting.get(name)
-    return ours is not None and theirs is not None and ours != theirs
+    return [name for name in SAME_BATCH_SETTINGS if differs(base, arm, name)]
 
 
 def _setting_caveats(base: Side, arm: Side) -> Iterable[str]:
     for name in base.setting:
-        if _differs(base, arm, name):
+        if differs(base, arm, name):
             yield f"The sides differ in {name}: {base.setting[name]} against {arm.setting[name]}."
     if base.shared_cores or arm.shared_cores:
         yield (
@@ -235,11 +196,11 @@ def _trace_caveats(base: Side, arm: Side, strata: Sequence[StratumDifference]) -
         yield f"{what}: numbers of calls compare, bytes and times do not."
 
 
-def _newcomers(base: Side, arm: Side, pairing: Pairing) -> Iterable[str]:
+def _newcomers(base: Side, arm: Side, pairing: Pairing, changed: list[Change]) -> Iterable[str]:
     if base.traces is None or arm.traces is None:
         return ()
     ours, theirs = base.traces.others.of(pairing.base.rows), arm.traces.others.of(pairing.arm.rows)
-    return came_instead(changes(pairing), ours, theirs, (base.label, arm.label))
+    return came_instead(changed, ours, theirs, (base.label, arm.label))
 
 
 def _acceptance_caveats(ours: Acceptance | None, theirs: Acceptance | None) -> Iterable[str]:
@@ -255,7 +216,7 @@ def _acceptance_caveats(ours: Acceptance | None, theirs: Acceptance | None) -> I
         yield f"{text}, beyond their intervals: the sides do different work per token, so compare per step only."
 
 
-def _stratum_difference(base: Side, arm: Side, pairing: Pairing) -> StratumDifference:
+def _stratum_difference(base: Side, arm: Side, pairing: Pairing, changed: list[Change]) -> StratumDifference:
     notes = []
     if pairing.base.uneven or pairing.arm.uneven:
         notes.append("not every rank and step issues the same collectives; figures are means")
@@ -267,7 +228,7 @@ def _stratum_difference(base: Side, arm: Side, pairing: Pairing) -> StratumDiffe
         arm_steps=pairing.arm.steps,
         base=stratum_totals(pairing.base),
         arm=stratum_totals(pairing.arm),
-        changes=in_doubt(changes(pairing), base=bool(base.doubt), arm=bool(arm.doubt)),
+        changes=in_doubt(changed, base=bool(base.doubt), arm=bool(arm.doubt)),
         kernels=_kernel_counts(base, arm, pairing),
         notes=notes,
     )
@@ -307,16 +268,17 @@ def _minus(stratum: StratumDifference | None, name: str) -> float | None:
     return None if mine is None or theirs is None else mine - theirs
 
 
-def _engagement(base: Side, arm: Side, pairings: Sequence[Pairing]) -> dict[str, Engagement]:
+def _engagement(
+    base: Side, arm: Side, pairings: Sequence[Pairing], changed: Sequence[list[Change]]
+) -> dict[str, Engagement]:
     if arm.traces is None or arm.workload is not None:
         return engagement_of_side(arm)
     if not pairings:
         reason = "the sides have no steps in common to compare"
         return {name: withheld_engagement(Engaged.UNKNOWN, reason, requested=None) for name in CATALOGUE}
-    changed = changes(pairings[0])
     by_arm = engagement_of_side(arm)
     found = {
-        name: engagement_by_change(pairings[0], changed, name) if name in SIGNATURES else by_arm[name]
+        name: engagement_by_change(pairings[0], changed[0], name) if name in SIGNATURES else by_arm[name]
         for name in CATALOGUE
     }
     return doubted(found, arm.doubt or base.doubt)
@@ -383,68 +345,6 @@ def _resting_on(
     told = (("engaged", engaged), ("did not engage", idle), ("not known to have engaged", unknown))
     parts = [f"{' and '.join(names)} {word}" for word, names in told if names]
     return msgspec.structs.replace(step, reason=f"{step.reason}; {', '.join(parts)}")
-
-
-def step_change(base: Side, arm: Side, confidence: float = CONFIDENCE) -> StepChange:
-    """Step times of two sides: paired by round within a session, as independent samples between sessions."""
-    paired = bool(base.session) and base.session == arm.session and base.case == arm.case
-    ours, theirs = base.medians, arm.medians
-    if not ours or not theirs:
-        label = base.label if not ours else arm.label
-        return _unmeasured(f"no step times without a profiler of {label}")
-    if paired:
-        rounds = sorted(ours.keys() & theirs.keys())
-        ours, theirs = ({number: side[number] for number in rounds} for side in (ours, theirs))
-        if not rounds:
-            return _unmeasured("no round was finished on both sides")
-    noise = (
-        noise_of(base, confidence)
-        if paired
-        else _larger(noise_of(base, confidence), noise_of(arm, confidence))
-    )
-    difference = (paired_interval if paired else welch_interval)(
-        list(theirs.values()), list(ours.values()), confidence
-    )
-    judgement = judge(difference, noise)
-    claim, reason = judgement.claim, judgement.reason
-    if not paired:
-        unequal = [name for name in base.setting if name != "seed" and _differs(base, arm, name)]
-        if unequal:
-            claim, reason = Claim.UNKNOWN, f"the sides differ in {', '.join(unequal)}"
-        else:
-            reason += "; measured in different runs, so drift between them is not in the interval"
-    return StepChange(
-        base_ns=round(fmean(ours.values())),
-        arm_ns=round(fmean(theirs.values())),
-        difference=difference,
-        noise=noise,
-        claim=claim,
-        reason=reason,
-        shared_cores=bool(base.shared_cores or arm.shared_cores),
-        paired=paired,
-    )
-
-
-def _unmeasured(reason: str) -> StepChange:
-    return StepChange(
-        base_ns=None, arm_ns=None, difference=None, noise=None, claim=Claim.UNKNOWN, reason=reason
-    )
-
-
-def noise_of(side: Side, confidence: float = CONFIDENCE) -> NoiseFloor | None:
-    """The A/A floor of a side's case; None: its baseline was not repeated in two rounds."""
-    rounds = sorted(side.repeat.keys() & side.baseline.keys())
-    return noise_floor(
-        [float(median(side.repeat[number])) for number in rounds],
-        [float(median(side.baseline[number])) for number in rounds],
-        confidence,
-    )
-
-
-def _larger(one: NoiseFloor | None, other: NoiseFloor | None) -> NoiseFloor | None:
-    if one is None or other is None:
-        return None
-    return max(one, other, key=lambda noise: noise.floor)
 
 
 def _waterfall(

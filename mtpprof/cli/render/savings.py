@@ -9,8 +9,9 @@ from mtpprof.analyzers.effects import Effect
 from mtpprof.analyzers.engagement import Engaged, Engagement
 from mtpprof.analyzers.redundant import Excess
 from mtpprof.analyzers.sameoutput import SameOutput
-from mtpprof.analyzers.savings import Difference, StepChange
+from mtpprof.analyzers.savings import Difference
 from mtpprof.analyzers.stats import Claim, Interval, NoiseFloor
+from mtpprof.analyzers.stepchange import StepChange
 from mtpprof.analyzers.waterfall import REST, Waterfall, drawn
 from mtpprof.cli.output import Table
 from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, percent_text, signed, time_text

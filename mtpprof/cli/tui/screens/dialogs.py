@@ -16,7 +16,28 @@ from mtpprof.cli.tui.text import safe
 from mtpprof.cli.tui.widgets.row_table import Column, Row, RowTable
 
 
-class LeaveDialog(ModalScreen[str]):
+class QuestionDialog(ModalScreen[str]):
+    """A question about a run that is answered with a key."""
+
+    TEXT_ID: ClassVar[str]
+    QUESTION: ClassVar[str]
+    """With `{folder}` for the run's."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def compose(self) -> ComposeResult:
+        """The question."""
+        with Vertical(classes="dialog"):
+            yield Static(safe(self.QUESTION.format(folder=self._folder)), id=self.TEXT_ID)
+
+    def action_answer(self, answer: str) -> None:
+        """Close with the answer."""
+        self.dismiss(answer)
+
+
+class LeaveDialog(QuestionDialog):
     """A run is in progress: `leave`, `stop` or `stay`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -27,56 +48,28 @@ class LeaveDialog(ModalScreen[str]):
             "q,ctrl+c", "answer('leave')", "Leave it running", show=False, priority=True, id="leave.again"
         ),
     ]
-
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self._folder = folder
-
-    def compose(self) -> ComposeResult:
-        """The question."""
-        with Vertical(classes="dialog"):
-            yield Static(
-                safe(
-                    f"A run is in progress in {self._folder}.\n\n"
-                    "l  leave it running (mtpprof dashboard shows it again)\n"
-                    "s  stop it; what is finished is kept\n"
-                    "escape  stay here"
-                ),
-                id="leave-text",
-            )
-
-    def action_answer(self, answer: str) -> None:
-        """Close with the answer."""
-        self.dismiss(answer)
+    TEXT_ID = "leave-text"
+    QUESTION = (
+        "A run is in progress in {folder}.\n\n"
+        "l  leave it running (mtpprof dashboard shows it again)\n"
+        "s  stop it; what is finished is kept\n"
+        "escape  stay here"
+    )
 
 
-class StopDialog(ModalScreen[str]):
+class StopDialog(QuestionDialog):
     """A run that somebody started elsewhere is to be stopped: `stop` or `stay`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "answer('stop')", "Stop it", id="stop.stop"),
         Binding("escape,n,q", "answer('stay')", "Let it run", id="stop.stay"),
     ]
-
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self._folder = folder
-
-    def compose(self) -> ComposeResult:
-        """The question."""
-        with Vertical(classes="dialog"):
-            yield Static(
-                safe(
-                    f"The run in {self._folder} was not started here.\n\n"
-                    "s  stop it; what is finished is kept, and c resumes it\n"
-                    "escape  let it run"
-                ),
-                id="stop-text",
-            )
-
-    def action_answer(self, answer: str) -> None:
-        """Close with the answer."""
-        self.dismiss(answer)
+    TEXT_ID = "stop-text"
+    QUESTION = (
+        "The run in {folder} was not started here.\n\n"
+        "s  stop it; what is finished is kept, and c resumes it\n"
+        "escape  let it run"
+    )
 
 
 class AskDialog(ModalScreen[str | None]):
