@@ -28,11 +28,11 @@ from textual.widgets import Footer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mtpprof.analyzers.sides import Side, run_side
-from mtpprof.analyzers.work import Work
+from mtpprof.analyzers.compare.call_rows import collective_rows
+from mtpprof.analyzers.compare.side import Side, run_side
+from mtpprof.analyzers.measures.step_parts import Work
 from mtpprof.cli.tui.app import DashboardApp
 from mtpprof.cli.tui.lanes import make_lanes
-from mtpprof.cli.tui.rows import collective_rows
 from mtpprof.cli.tui.widgets.row_table import Row, RowTable
 from mtpprof.cli.tui.widgets.timeline_view import TimelineView
 from tests.functional.tui import finished_run

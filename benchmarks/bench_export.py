@@ -36,8 +36,8 @@ def traces_folder() -> Path:
 
 def large_table(events: int) -> Any:
     """A real table repeated."""
-    from mtpprof.analyzers.discovery import open_traces
-    from mtpprof.analyzers.table import COLLECTIVE_COLUMNS, EVENT_COLUMNS, Collectives
+    from mtpprof.analyzers.traces.discover import open_traces
+    from mtpprof.analyzers.traces.table import COLLECTIVE_COLUMNS, EVENT_COLUMNS, Collectives
 
     folder = traces_folder() / TRACE
     if not folder.is_dir():
@@ -56,7 +56,7 @@ def large_table(events: int) -> Any:
 
 def made_up_table(events: int) -> Any:
     """Kernels of two streams, every tenth overlapping the next."""
-    from mtpprof.analyzers.table import Category, Collectives, EventTable, TraceMeta, Track
+    from mtpprof.analyzers.traces.table import Category, Collectives, EventTable, TraceMeta, Track
 
     index = np.arange(events)
     none = np.full(events, -1)
@@ -83,11 +83,11 @@ def made_up_table(events: int) -> Any:
 
 def measure(case: str, events: int, folder: Path) -> None:
     """One case in this process: seconds, peak memory beyond the interpreter's, bytes, slices."""
-    from mtpprof.analyzers.attribution import analyze
+    from mtpprof.analyzers.calls.attribution import analyze
     from mtpprof.analyzers.perfetto.export import Export
     from mtpprof.analyzers.perfetto.files import format_of
     from mtpprof.analyzers.perfetto.timeline import place
-    from mtpprof.analyzers.table import TraceSet
+    from mtpprof.analyzers.traces.table import TraceSet
 
     table = large_table(BUILDER_EVENTS if case == "builder" else events)
     traces = TraceSet(label="benchmark", tables=(table,), world_size=1)

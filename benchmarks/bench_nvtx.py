@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mtpprof.analyzers.readers.nvtx import load_capture
+from mtpprof.analyzers.traces.nvtx.capture import load_capture
 from mtpprof.profilers.nvtx import capture_environment, injection_library, loaded_files
 from mtpprof.profilers.nvtx.build import find_compiler, include_directory
 

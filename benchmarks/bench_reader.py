@@ -44,16 +44,16 @@ MAX_SECOND_LOOK_S = 0.15
 
 
 def read_ours(path: Path) -> int:
-    from mtpprof.analyzers.readers import read_file
+    from mtpprof.analyzers.traces.readers import read_file
 
     return sum(table.meta.events_total for table in read_file(path))
 
 
 def read_floor(path: Path) -> int:
     """Inflate and decode, stretch by stretch, without columns."""
-    from mtpprof.analyzers.readers.base import Limits
-    from mtpprof.analyzers.readers.bytestream import TextSource
-    from mtpprof.analyzers.readers.events import decode_events
+    from mtpprof.analyzers.traces.readers.base import Limits
+    from mtpprof.analyzers.traces.readers.bytestream import TextSource
+    from mtpprof.analyzers.traces.readers.events import decode_events
 
     separator, buffer, count, started = b"},\n  {", b"", 0, False
     for block in TextSource(path, Limits()).blocks():
@@ -87,7 +87,7 @@ def read_hta(path: Path) -> int:
 
 
 def read_cached(path: Path) -> int:
-    from mtpprof.analyzers.loading import load_file
+    from mtpprof.analyzers.traces.load import load_file
 
     return sum(table.meta.events_total for table in load_file(path))
 
@@ -100,9 +100,9 @@ METHODS: dict[str, Callable[[Path], int]] = {
     "hta": read_hta,
 }
 IMPORTS = {
-    "floor": ["mtpprof.analyzers.readers"],
-    "mtpprof": ["mtpprof.analyzers.readers"],
-    "second look": ["mtpprof.analyzers.loading"],
+    "floor": ["mtpprof.analyzers.traces.readers"],
+    "mtpprof": ["mtpprof.analyzers.traces.readers"],
+    "second look": ["mtpprof.analyzers.traces.load"],
     "dicts": [],
     "hta": ["hta.common.trace_parser"],
 }
@@ -272,7 +272,7 @@ def growth(bench: Bench, paths: list[Path]) -> None:
 
 
 def over_ranks(path: Path, counts: list[int], folder: Path) -> None:
-    from mtpprof.analyzers.loading import LoadOptions, load_files
+    from mtpprof.analyzers.traces.load import LoadOptions, load_files
 
     cores = len(os.sched_getaffinity(0))
     print(f"\nranks over {cores} cores")

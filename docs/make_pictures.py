@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from mtpprof.cli.tui.app import DashboardApp
-from mtpprof.rundir import EventFollower, RunDirectory
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.follow import EventFollower
 
 PICTURES = Path(__file__).resolve().parent / "img"
 SIZE = (120, 36)

@@ -13,19 +13,16 @@ from typing import Any
 import msgspec
 
 from mtpprof.models.ledger import LedgerEntry
-from mtpprof.models.optimizations import CATALOGUE, FUSED_RESIDUAL_RMSNORM, expected_collectives
+from mtpprof.models.optimizations.catalogue import CATALOGUE, FUSED_RESIDUAL_RMSNORM, expected_collectives
 from mtpprof.profilers.plan import Case, PlanOptions, make_cases
 from mtpprof.ranges import CollectiveRange, argmax_name, phase_name, step_name
-from mtpprof.rundir import (
-    OUTPUTS_FILE,
-    SCHEMA_VERSION,
-    TIMING_FILE,
+from mtpprof.rundir.directory import OUTPUTS_FILE, SCHEMA_VERSION, TIMING_FILE, RunDirectory
+from mtpprof.rundir.records import (
     ArmRecord,
     CaseRecord,
     OutputsRecord,
     RoundOutputs,
     RoundTiming,
-    RunDirectory,
     RunRecord,
     TimingRecord,
 )

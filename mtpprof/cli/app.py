@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mtpprof import __version__
-from mtpprof.cli import (
+from mtpprof.cli.commands import (
     analyze,
     check,
     compare,

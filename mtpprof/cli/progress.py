@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mtpprof.cli.output import stderr_console
-from mtpprof.cli.units import elapsed_text, time_text
+from mtpprof.cli.render.output import stderr_console
+from mtpprof.cli.render.units import elapsed_text, time_text
 
 
 class RunProgress:

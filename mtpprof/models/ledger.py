@@ -2,7 +2,7 @@
 
 What a trace shows is held against this list, call for call, so it is written the way a forward pass runs: one entry per call
 site and phase, in order, with the shape of *one rank's input*. The base ledger has every optimization off; an optimization is a
-function that rewrites it (`mtpprof.models.optimizations`).
+function that rewrites it (`mtpprof.models.optimizations.catalogue`).
 
 Per decode step of a DeepSeek-like model with L layers and k draft tokens that is 1 + 2L + 3k all-reduces and 1 + k all-gathers
 of logits. Rows: c(k+1) in the target and in the first draft pass, c in later draft passes and in all draft logits.
@@ -10,7 +10,8 @@ of logits. Rows: c(k+1) in the target and in the first draft pass, c in later dr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mtpprof.errors import UsageError
@@ -242,3 +243,16 @@ class _Pass:
             dtype=self.workload.dtype,
             group_size=self.workload.tp,
         )
+
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def site_patterns(sites: Iterable[str]) -> list[str]:
+    """Sites with their layer numbers taken together: `layers.*.moe.latent`; a pattern of one site keeps its number."""
+    grouped: dict[str, set[str]] = {}
+    for site in sites:
+        grouped.setdefault(_NUMBER.sub("*", site), set()).add(site)
+    return [
+        pattern if len(members) > 1 else next(iter(members)) for pattern, members in sorted(grouped.items())
+    ]

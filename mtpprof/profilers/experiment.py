@@ -11,18 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mtpprof.profilers.engines.base import Host, Session, Window
-from mtpprof.rundir import (
+from mtpprof.rundir.directory import (
     OUTPUTS_FILE,
     SCHEMA_VERSION,
     TIMING_FILE,
+    RecordError,
+    RecordT,
+    RunDirectory,
+)
+from mtpprof.rundir.records import (
     ArmRecord,
     CaseRecord,
     OutputsRecord,
-    RecordError,
-    RecordT,
     RoundOutputs,
     RoundTiming,
-    RunDirectory,
     RunRecord,
     TimingRecord,
 )

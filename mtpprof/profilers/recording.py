@@ -23,7 +23,8 @@ from mtpprof.profilers import nsys
 from mtpprof.profilers.annotate import NVTX_DOMAIN
 from mtpprof.profilers.engines.base import Command, Nodes
 from mtpprof.profilers.nvtx import capture_environment
-from mtpprof.rundir import RunDirectory, RunRecord
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.records import RunRecord
 
 TORCH, NVTX, NSYS = "torch", "nvtx", "nsys"
 CHOICES = (TORCH, NVTX, NSYS)

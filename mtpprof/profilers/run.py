@@ -34,7 +34,8 @@ from mtpprof.profilers.experiment import remaining
 from mtpprof.profilers.plan import Case, PlanOptions, make_cases
 from mtpprof.profilers.recording import NSYS, choose_recording, keep_reports, recorded
 from mtpprof.profilers.supervise import OnEvent, orderly_signals, supervise
-from mtpprof.rundir import MAX_COUNT, RUN_FILE, SCHEMA_VERSION, ArmRecord, CaseRecord, RunDirectory, RunRecord
+from mtpprof.rundir.directory import RUN_FILE, SCHEMA_VERSION, RunDirectory
+from mtpprof.rundir.records import MAX_COUNT, ArmRecord, CaseRecord, RunRecord
 
 DEFAULT_ROOT = Path("runs")
 ENGINES: dict[str, Callable[[], Engine]] = {"reference": ReferenceEngine, "vllm": VllmEngine}

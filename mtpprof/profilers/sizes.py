@@ -7,10 +7,10 @@ import math
 import msgspec
 
 from mtpprof.models.ledger import Workload, prefill_ledger
-from mtpprof.models.optimizations import expected_collectives
+from mtpprof.models.optimizations.catalogue import expected_collectives
 from mtpprof.models.spec import ModelSpec
 from mtpprof.models.traffic import DTYPE_BYTES
-from mtpprof.rundir import CaseRecord, RunRecord
+from mtpprof.rundir.records import CaseRecord, RunRecord
 
 TRACE_BYTES_PER_CALL = 4_000
 """Compressed trace bytes a rank writes per collective call and profiled step, with the operators around it (measured: 1,500)."""

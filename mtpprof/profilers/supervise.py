@@ -16,9 +16,12 @@ from types import FrameType
 from typing import Any
 
 from mtpprof.errors import MtpprofError, RunError
-from mtpprof.profilers import lifetime, logs, watchdog
+from mtpprof.profilers import lifetime, watchdog
 from mtpprof.profilers.engines.base import Command
-from mtpprof.rundir import WORKER_FAILED, EventFollower, RunDirectory, RunRecord
+from mtpprof.rundir import logs
+from mtpprof.rundir.directory import WORKER_FAILED, RunDirectory
+from mtpprof.rundir.follow import EventFollower
+from mtpprof.rundir.records import RunRecord
 
 POLL_S = 0.1
 STOP_GRACE_S = 3.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.models.optimizations import CATALOGUE
+from mtpprof.models.optimizations.catalogue import CATALOGUE
 from mtpprof.models.presets import PRESETS
 from tests.functional.conftest import Answer
 

@@ -19,8 +19,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from mtpprof.cli.view import ui_folder
-from mtpprof.rundir import RunDirectory, Status
+from mtpprof.cli.commands.view import ui_folder
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.records import Status
 from tests.functional.conftest import Answer
 from tests.functional.perfetto_engine import load, needs_engine
 from tests.runs import Recipe, write_run

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.analyzers.attribution import Attribution, Window, analyze
-from mtpprof.analyzers.discovery import open_traces
-from mtpprof.analyzers.grouping import Group, group
+from mtpprof.analyzers.calls.attribution import Attribution, Window, analyze
+from mtpprof.analyzers.measures.sums import Group, group
 from mtpprof.analyzers.perfetto.communication import COLLECTIVE
 from mtpprof.analyzers.perfetto.compare import SAVED
 from mtpprof.analyzers.perfetto.export import Export, Options
 from mtpprof.analyzers.perfetto.files import format_of
 from mtpprof.analyzers.perfetto.queries import QUERIES, sql
 from mtpprof.analyzers.perfetto.timeline import Arm, place
+from mtpprof.analyzers.traces.discover import open_traces
 from tests.functional.perfetto_engine import load, needs_engine
 from tests.traces import needs_traces, trace_folder
 from tests.unit.analyzers.perfetto import runs

@@ -9,7 +9,7 @@ import pytest
 
 from mtpprof.analyzers.perfetto.export import Export
 from mtpprof.analyzers.perfetto.files import format_of
-from mtpprof.cli.view import serving, trace_address, ui_folder
+from mtpprof.cli.commands.view import serving, trace_address, ui_folder
 from tests.functional.browser import Browser, needs_chromium
 from tests.functional.perfetto_engine import needs_perfetto
 from tests.functional.test_export_engine import reference_arms

@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.analyzers.nvtxtrace import write_trace
+from mtpprof.analyzers.perfetto.nvtx import write_trace
 from mtpprof.nvtxformat import DefinitionKind
 from tests.functional.perfetto_engine import load, needs_engine
-from tests.unit.analyzers.nvtx.written import Written, definition, end, mark, pop, push, start, text_field
+from tests.unit.analyzers.traces.nvtx.written import (
+    Written,
+    definition,
+    end,
+    mark,
+    pop,
+    push,
+    start,
+    text_field,
+)
 
 
 @needs_engine

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mtpprof.cli.units import time_text
-from mtpprof.rundir import RunDirectory
+from mtpprof.cli.render.units import time_text
+from mtpprof.rundir.directory import RunDirectory
 from tests.functional.browser import Browser, needs_chromium
 from tests.runs import Recipe, write_run
 

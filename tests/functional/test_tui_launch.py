@@ -18,12 +18,12 @@ from textual.widgets import Input, Static
 from mtpprof.cli.tui import app as app_module
 from mtpprof.cli.tui import subject
 from mtpprof.cli.tui.app import DashboardApp
-from mtpprof.cli.tui.follow import Update
 from mtpprof.cli.tui.screens.dialogs import LeaveDialog, StopDialog, TextDialog
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.widgets.choice import Choice
 from mtpprof.errors import UsageError
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.follow import Update
 from tests.functional.tui import CLOCK_NS, finished_run, press, settle, text_of, words
 from tests.runs import Recipe
 
@@ -353,7 +353,7 @@ async def test_nothing_is_said_of_the_start_of_a_run_that_has_a_record(
 HOLDS = """
 import sys, time
 from pathlib import Path
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir.directory import RunDirectory
 with RunDirectory(Path(sys.argv[1])).locked():
     print("held", flush=True)
     try:

@@ -13,7 +13,8 @@ from mtpprof.cli.tui.app import DashboardApp
 from mtpprof.cli.tui.widgets.row_table import RowTable
 from mtpprof.cli.tui.widgets.timeline_view import TimelineView
 from mtpprof.ranges import step_name
-from mtpprof.rundir import EventFollower, RunDirectory
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.follow import EventFollower
 from tests.functional.tui import (
     CLOCK_NS,
     HOSTILE,
@@ -28,7 +29,7 @@ from tests.functional.tui import (
     write_events,
 )
 from tests.runs import Recipe
-from tests.unit.analyzers.nvtx.written import REALTIME_OFFSET, Written, pop, push
+from tests.unit.analyzers.traces.nvtx.written import REALTIME_OFFSET, Written, pop, push
 
 DEEPSEEK = Recipe(models=("deepseek-v3.2",), speed=lambda arm: 0.8 if arm == "local-argmax" else 1.0)
 

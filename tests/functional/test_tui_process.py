@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir.directory import RunDirectory
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 QUICK = "--vocab 1024 --rounds 2 --steps 3 --warmup 1 --profile-steps 2"

@@ -20,7 +20,7 @@ from mtpprof.cli.tui.app import THEMES, DashboardApp
 from mtpprof.cli.tui.launching import LaunchForm
 from mtpprof.cli.tui.outlook import Outlook
 from mtpprof.cli.tui.screens import launch
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir.directory import RunDirectory
 from tests.functional.tui import CLOCK_NS, finished_run, settle, write_events
 from tests.runs import Recipe
 

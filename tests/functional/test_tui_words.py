@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from mtpprof.analyzers.attribution import Withheld
+from mtpprof.analyzers.calls.attribution import Withheld
 from mtpprof.cli.tui import exporting
 from mtpprof.cli.tui.app import DashboardApp
 from mtpprof.cli.tui.screens.dialogs import TextDialog
 from mtpprof.cli.tui.screens.ranks import RanksPage
 from mtpprof.cli.tui.screens.saved import SavedPage, _article
 from mtpprof.cli.tui.widgets.row_table import RowTable
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir.directory import RunDirectory
 from tests.functional.tui import CLOCK_NS, cells, finished_run, press, screen_text, settle, text_of
 from tests.runs import Recipe
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from mtpprof.analyzers.report import make_report
+from mtpprof.analyzers.answers.run_report import make_report
 from mtpprof.cli.tui.app import DashboardApp
 from mtpprof.cli.tui.widgets.row_table import RowTable
-from mtpprof.rundir import REPORT_FILE, RunDirectory
+from mtpprof.rundir.directory import REPORT_FILE, RunDirectory
 from tests.runs import BASE_NS, Recipe, write_run
 
 HOSTILE = "[/bold]op[b\x1b[31m\u202eevil🔥[link=x"

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from mtpprof.models.reference.shm_limits import SHM_DIR
-from mtpprof.rundir import EventFollower, RunDirectory
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.follow import EventFollower
 
 SMALL = ("--vocab", "1024", "--concurrency", "1", "--warmup", "1", "--profile-steps", "1")
 """A run that is quick: the structure of the default one, a small vocabulary and few steps."""

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from mtpprof.cli.export import export
-from mtpprof.cli.output import Format
+from mtpprof.cli.commands.export import export
+from mtpprof.cli.render.output import Format
 from mtpprof.models.ledger import Workload
-from mtpprof.models.optimizations import expected_collectives
+from mtpprof.models.optimizations.catalogue import expected_collectives
 from mtpprof.models.spec import ModelSpec
 from tests.functional.perfetto_engine import load, needs_engine
 from tests.integration.conftest import SMALL, Started

@@ -15,12 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mtpprof.analyzers.nvtxjoin import join
-from mtpprof.analyzers.nvtxnccl import Communicator, communicators, nccl_calls
-from mtpprof.analyzers.readers import read_file
-from mtpprof.analyzers.readers.nvtx import UNKNOWN_NS, NvtxCapture, RangeKind, load_capture, load_captures
-from mtpprof.analyzers.readers.nvtxtable import event_table
-from mtpprof.analyzers.verdicts import Verdict
+from mtpprof.analyzers.traces.nvtx.attach import join
+from mtpprof.analyzers.traces.nvtx.capture import (
+    UNKNOWN_NS,
+    NvtxCapture,
+    RangeKind,
+    load_capture,
+    load_captures,
+)
+from mtpprof.analyzers.traces.nvtx.nccl import Communicator, communicators, nccl_calls
+from mtpprof.analyzers.traces.nvtx.table import event_table
+from mtpprof.analyzers.traces.readers import read_file
+from mtpprof.analyzers.traces.verdicts import Verdict
 from mtpprof.errors import MissingEnvironmentError
 from mtpprof.profilers.nvtx import capture_environment, loaded_files, ranks_not_loaded
 from mtpprof.profilers.nvtx.build import SOURCE as LIBRARY_SOURCE

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mtpprof.analyzers.discovery import open_traces
-from mtpprof.analyzers.nvtxjoin import join
-from mtpprof.analyzers.readers.nvtx import NvtxCapture, load_captures
-from mtpprof.analyzers.readers.nvtxtable import event_table
-from mtpprof.analyzers.table import Category, EventTable
+from mtpprof.analyzers.traces.discover import open_traces
+from mtpprof.analyzers.traces.nvtx.attach import join
+from mtpprof.analyzers.traces.nvtx.capture import NvtxCapture, load_captures
+from mtpprof.analyzers.traces.nvtx.table import event_table
+from mtpprof.analyzers.traces.table import Category, EventTable
 from mtpprof.errors import MissingEnvironmentError
 from mtpprof.profilers.nvtx import injection_library
 from mtpprof.ranges import CollectiveRange, parse_collective
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir.directory import RunDirectory
 from tests.integration.conftest import SMALL, Started
 from tests.standin.vllm_standin import install
 
@@ -160,7 +160,7 @@ NSYS = """#!{python}
 # Records with mtpprof's own library, and exports what lay in the window of each report.
 import os, pathlib, sqlite3, subprocess, sys
 sys.path.insert(0, {root!r})
-from mtpprof.analyzers.readers.nvtx import load_captures
+from mtpprof.analyzers.traces.nvtx.capture import load_captures
 from mtpprof.profilers.nvtx import capture_environment
 
 folder, words = pathlib.Path({folder!r}), sys.argv[1:]

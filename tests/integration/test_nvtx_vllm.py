@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.analyzers.readers.nvtx import load_captures
+from mtpprof.analyzers.traces.nvtx.capture import load_captures
 from mtpprof.profilers.engines.vllm.scratch import SEGMENT_PATTERNS
 from mtpprof.profilers.lifetime import remove_leftovers, segments
 from mtpprof.profilers.nvtx import capture_environment

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mtpprof.models.optimizations import expected_collectives
+from mtpprof.models.optimizations.catalogue import expected_collectives
 from mtpprof.profilers import sizes
 from tests.integration.conftest import SMALL, Started, rank_pid, worker_pids
 

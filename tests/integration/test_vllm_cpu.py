@@ -19,7 +19,7 @@ import pytest
 from mtpprof.errors import ExitCode
 from mtpprof.profilers.engines.vllm.scratch import SCRATCH, SEGMENT_PATTERNS
 from mtpprof.profilers.lifetime import remove_leftovers, segments
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir.directory import RunDirectory
 from tests.integration.real_vllm import PYTHON, ROOT, needs_vllm
 
 SMALL = (

@@ -19,7 +19,8 @@ import pytest
 from mtpprof.errors import ExitCode
 from mtpprof.models.reference.shm_limits import SHM_DIR
 from mtpprof.profilers.engines.vllm.scratch import SCRATCH
-from mtpprof.rundir import EventFollower, RunDirectory
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.follow import EventFollower
 from tests.standin.vllm_standin import install
 
 SMALL = (

@@ -44,7 +44,12 @@ def test_doctor_imports_no_torch() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["mtpprof.analyzers.report", "mtpprof.profilers.run", "mtpprof.models.ledger", "mtpprof.models.hf"],
+    [
+        "mtpprof.analyzers.answers.run_report",
+        "mtpprof.profilers.run",
+        "mtpprof.models.ledger",
+        "mtpprof.models.hf",
+    ],
 )
 def test_the_torch_free_half_stays_so(module: str) -> None:
     assert loaded_after(f"import {module}") & {"torch", "vllm", "textual", "typer", "rich"} == set()

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.calls import Vocabulary
+from mtpprof.analyzers.calls.table import Vocabulary
+from mtpprof.analyzers.numeric.arrays import I64
 from mtpprof.analyzers.perfetto.model import Argument, Process, Slices, Track, Values
-from mtpprof.analyzers.table import I64
 
 BATCH = 16_384
 

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.calls import Calls, Provenance
-from mtpprof.analyzers.evidence import RANGES
-from mtpprof.analyzers.grouping import wire_bytes_of
-from mtpprof.analyzers.links import Launches, Nest
+from mtpprof.analyzers.calls.known import RANGES
+from mtpprof.analyzers.calls.links import Launches, Nest
+from mtpprof.analyzers.calls.steps import phase_of_name
+from mtpprof.analyzers.calls.table import Calls, Provenance, wire_bytes_of
+from mtpprof.analyzers.numeric.arrays import I64, Bools
 from mtpprof.analyzers.perfetto import lanes
 from mtpprof.analyzers.perfetto.model import Argument, Flow, Layout, Process, Slices, Values, joined
 from mtpprof.analyzers.perfetto.timeline import Arm
-from mtpprof.analyzers.stepnames import phase_of_name
-from mtpprof.analyzers.table import I64, MISSING, Bools, Category, EventTable
+from mtpprof.analyzers.traces.table import MISSING, Category, EventTable
 
 COLLECTIVE = "mtpprof.collective"
 WAIT = "mtpprof.wait"

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.calls import Calls
-from mtpprof.analyzers.changes import ROUNDS
-from mtpprof.analyzers.grouping import wire_bytes_of
+from mtpprof.analyzers.calls.table import Calls, wire_bytes_of
+from mtpprof.analyzers.compare.changes import ROUNDS
+from mtpprof.analyzers.measures.batches import Batch, Form
+from mtpprof.analyzers.numeric.arrays import I64
 from mtpprof.analyzers.perfetto import lanes
 from mtpprof.analyzers.perfetto.communication import Rank, collective_slices, present
 from mtpprof.analyzers.perfetto.model import Argument, Slices, Values, joined
 from mtpprof.analyzers.perfetto.timeline import StepPair
-from mtpprof.analyzers.strata import Batch, Form
-from mtpprof.analyzers.table import I64, MISSING
+from mtpprof.analyzers.traces.table import MISSING
 
 SAVED = "mtpprof.saved"
 SAVED_PER_STEP = "mtpprof.saved_per_step"

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.calls.table import Calls
+from mtpprof.analyzers.numeric.arrays import I64
 from mtpprof.analyzers.perfetto.communication import Rank, steps_of
-from mtpprof.analyzers.table import I64, MISSING
+from mtpprof.analyzers.traces.table import MISSING
 
 WINDOWS = 100
 """Stretches over which the exposed share is taken where a trace tells no steps."""

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.links import Launches
+from mtpprof.analyzers.calls.links import Launches
+from mtpprof.analyzers.numeric.arrays import I64
 from mtpprof.analyzers.perfetto import lanes
 from mtpprof.analyzers.perfetto.model import Argument, Flow, Layout, Process, Slices, Values
 from mtpprof.analyzers.perfetto.timeline import Arm
-from mtpprof.analyzers.table import I64, MISSING, Category, EventTable, Track
+from mtpprof.analyzers.traces.table import MISSING, Category, EventTable, Track
 
 CATEGORY_NAMES: dict[Category, str] = {
     Category.KERNEL: "kernel",

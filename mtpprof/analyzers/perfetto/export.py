@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from mtpprof.analyzers.attribution import Window
-from mtpprof.analyzers.calls import Calls, Vocabulary
-from mtpprof.analyzers.links import Launches
+from mtpprof.analyzers.calls.attribution import Window
+from mtpprof.analyzers.calls.links import Launches
+from mtpprof.analyzers.calls.table import Calls, Vocabulary
+from mtpprof.analyzers.numeric.arrays import I64
 from mtpprof.analyzers.perfetto import communication
 from mtpprof.analyzers.perfetto.communication import Rank
 from mtpprof.analyzers.perfetto.compare import add_saved
@@ -25,8 +26,8 @@ from mtpprof.analyzers.perfetto.events import ON_DEVICE, add_events
 from mtpprof.analyzers.perfetto.files import Format, written
 from mtpprof.analyzers.perfetto.model import Flow, Layout, Process
 from mtpprof.analyzers.perfetto.timeline import Arm, StepPair, side_by_side
-from mtpprof.analyzers.readers.merged import KEY
-from mtpprof.analyzers.table import I64, MISSING, Category, TraceMeta
+from mtpprof.analyzers.traces.readers.merged import KEY
+from mtpprof.analyzers.traces.table import MISSING, Category, TraceMeta
 from mtpprof.errors import UsageError
 
 UI_SLICES = 10_000_000

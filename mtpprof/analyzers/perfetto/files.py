@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, cast
 
-from mtpprof.analyzers.calls import Vocabulary
+from mtpprof.analyzers.calls.table import Vocabulary
 from mtpprof.analyzers.perfetto.chromejson import ChromeWriter
 from mtpprof.analyzers.perfetto.model import Writer
 from mtpprof.analyzers.perfetto.protobuf import ProtobufWriter

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mtpprof.analyzers.table import I64, Bools
+from mtpprof.analyzers.numeric.arrays import I64, Bools
 
 MAX_DEPTH = 500
 """Slices inside each other on one lane; Perfetto's engine drops what lies deeper than 512."""

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.calls import Vocabulary
-from mtpprof.analyzers.table import I64, Bools
+from mtpprof.analyzers.calls.table import Vocabulary
+from mtpprof.analyzers.numeric.arrays import I64, Bools
 
 FIRST_TRACK = 1000
 """Tracks are numbered from here, processes from 1: no thread has its process's number, which would make it a main thread."""

@@ -17,11 +17,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.calls import Vocabulary
+from mtpprof.analyzers.calls.table import Vocabulary
+from mtpprof.analyzers.numeric.arrays import I64
 from mtpprof.analyzers.perfetto.lanes import nesting
 from mtpprof.analyzers.perfetto.model import Argument, Process, Slices, Track, Values
 from mtpprof.analyzers.perfetto.wire import Messages
-from mtpprof.analyzers.table import I64
 from mtpprof.errors import MissingEnvironmentError
 
 BATCH = 16_384

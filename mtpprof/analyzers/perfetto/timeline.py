@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.attribution import Attribution
-from mtpprof.analyzers.ranks import Clock
-from mtpprof.analyzers.table import I64, TraceSet
+from mtpprof.analyzers.calls.attribution import Attribution
+from mtpprof.analyzers.calls.match_ranks import Clock
+from mtpprof.analyzers.numeric.arrays import I64
+from mtpprof.analyzers.traces.table import TraceSet
 
 ONE_CLOCK = "the files' common time base"
 FIRST_EVENT = "first events (the files share no time base)"

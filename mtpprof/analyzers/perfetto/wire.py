@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.table import I64, Bools
-
-U8 = NDArray[np.uint8]
+from mtpprof.analyzers.numeric.arrays import I64, U8, Bools
 
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from mtpprof.analyzers import grouping, notable, stepviews
-from mtpprof.analyzers.analysis import CENSUS, NOTABLE_CALLS
-from mtpprof.analyzers.attribution import Attribution
-from mtpprof.analyzers.grouping import Group
-from mtpprof.analyzers.stepviews import Spread
-from mtpprof.analyzers.verdicts import Problem, Severity
-from mtpprof.cli.output import Table
-from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, percent_text, time_text
+from mtpprof.analyzers.answers.analysis import CENSUS, NOTABLE_CALLS
+from mtpprof.analyzers.calls.attribution import Attribution
+from mtpprof.analyzers.measures import slowest as notable
+from mtpprof.analyzers.measures import step_figures as stepviews
+from mtpprof.analyzers.measures import sums as grouping
+from mtpprof.analyzers.measures.step_figures import Spread
+from mtpprof.analyzers.measures.sums import Group
+from mtpprof.analyzers.traces.verdicts import Problem, Severity
+from mtpprof.cli.render.output import Table
+from mtpprof.cli.render.units import UNKNOWN, bytes_text, count_text, percent_text, time_text
 
 
 def summary(found: Attribution) -> Table:

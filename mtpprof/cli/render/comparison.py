@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mtpprof.analyzers.comparison import Comparison, SideSummary
-from mtpprof.analyzers.savings import StratumDifference
-from mtpprof.cli.output import Table
+from mtpprof.analyzers.compare.difference import StratumDifference
+from mtpprof.analyzers.compare.targets import Comparison, SideSummary
+from mtpprof.cli.render.output import Table
 from mtpprof.cli.render.savings import (
     change_row,
     engagement_notes,
@@ -15,7 +15,7 @@ from mtpprof.cli.render.savings import (
     savings_table,
     waterfall_tables,
 )
-from mtpprof.cli.units import bytes_text, count_text, signed
+from mtpprof.cli.render.units import bytes_text, count_text, signed
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:

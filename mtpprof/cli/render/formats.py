@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mtpprof.analyzers.comparison import ComparisonReport
-from mtpprof.analyzers.report import Report
-from mtpprof.cli.output import Format, stdout_console, write, write_json, write_rows, write_tables
+from mtpprof.analyzers.answers.run_report import Report
+from mtpprof.analyzers.compare.targets import ComparisonReport
 from mtpprof.cli.render.comparison import comparison_tables
+from mtpprof.cli.render.format_names import ReportFormat
 from mtpprof.cli.render.html import comparison_page, report_page
+from mtpprof.cli.render.output import Format, stdout_console, write, write_json, write_rows, write_tables
 from mtpprof.cli.render.pullrequest import pull_request
 from mtpprof.cli.render.report import DEVIATIONS, case_tables, heading
 from mtpprof.cli.render.rows import COMPARISON_COLUMNS, REPORT_COLUMNS, comparison_rows, report_rows
 from mtpprof.cli.render.savings import summary_table
-from mtpprof.cli.reportformat import ReportFormat
 
 
 def _report_as_tables(report: Report) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mtpprof.analyzers.comparison import ComparisonReport
-from mtpprof.analyzers.report import ArmReport, CaseReport, Report
-from mtpprof.cli.output import Table
+from mtpprof.analyzers.answers.run_report import ArmReport, CaseReport, Report
+from mtpprof.analyzers.compare.targets import ComparisonReport
 from mtpprof.cli.render.comparison import comparison_tables
+from mtpprof.cli.render.output import Table
 from mtpprof.cli.render.page import (
     distribution_figure,
     html_table,
@@ -19,7 +19,7 @@ from mtpprof.cli.render.page import (
     waterfall_figure,
 )
 from mtpprof.cli.render.report import DEVIATIONS, case_tables, heading, least
-from mtpprof.cli.units import bytes_text, count_text
+from mtpprof.cli.render.units import bytes_text, count_text
 
 
 def report_page(report: Report) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
 
-from mtpprof.analyzers.composition import MEANING, PARTS
-from mtpprof.analyzers.waterfall import REST, Waterfall, drawn
-from mtpprof.cli.output import Table, printable
-from mtpprof.cli.units import signed, time_text
+from mtpprof.analyzers.compare.waterfall import REST, Waterfall, drawn
+from mtpprof.analyzers.measures.step_parts import MEANING, PARTS
+from mtpprof.cli.render.output import Table, printable
+from mtpprof.cli.render.units import signed, time_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 MAX_MARKS = 3000

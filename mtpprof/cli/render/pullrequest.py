@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from mtpprof.analyzers.effects import Effect
-from mtpprof.analyzers.report import ArmReport, CaseReport, Report
-from mtpprof.analyzers.savings import Difference
-from mtpprof.analyzers.stats import Claim
-from mtpprof.cli.output import Table, harmless, markdown
+from mtpprof.analyzers.answers.run_report import ArmReport, CaseReport, Report
+from mtpprof.analyzers.compare.difference import Difference
+from mtpprof.analyzers.compare.effects import Effect
+from mtpprof.analyzers.numeric.stats import Claim
+from mtpprof.cli.render.output import Table, harmless, markdown
 from mtpprof.cli.render.report import DEVIATIONS, heading, least, redundant_notes, suspect_notes
 from mtpprof.cli.render.savings import (
     change_row,
@@ -23,7 +23,7 @@ from mtpprof.cli.render.savings import (
     output_text,
     verdict_text,
 )
-from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, percent_text, signed, time_text
+from mtpprof.cli.render.units import UNKNOWN, bytes_text, count_text, percent_text, signed, time_text
 
 Cell = Callable[[ArmReport, ArmReport, Difference | None], str]
 

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mtpprof.analyzers.report import ArmReport, CaseReport
-from mtpprof.analyzers.savings import Difference
-from mtpprof.analyzers.suspects import suspicion
-from mtpprof.analyzers.totals import Group
-from mtpprof.cli.output import Table
+from mtpprof.analyzers.answers.run_report import ArmReport, CaseReport
+from mtpprof.analyzers.calls.unknown_names import suspicion
+from mtpprof.analyzers.compare.difference import Difference
+from mtpprof.analyzers.measures.totals import Group
+from mtpprof.cli.render.output import Table
 from mtpprof.cli.render.savings import (
     NOTHING,
     changes_table,
@@ -22,8 +22,8 @@ from mtpprof.cli.render.savings import (
     saviour_text,
     waterfall_tables,
 )
-from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, time_text
-from mtpprof.rundir import BASELINE
+from mtpprof.cli.render.units import UNKNOWN, bytes_text, count_text, time_text
+from mtpprof.rundir.records import BASELINE
 
 DEVIATIONS = "The engine runs something else than was asked for:"
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mtpprof.analyzers.attribution import Attribution
-from mtpprof.analyzers.comparison import ComparisonReport
-from mtpprof.analyzers.engagement import Engaged, Engagement
-from mtpprof.analyzers.grouping import group
-from mtpprof.analyzers.report import ArmReport, Report
-from mtpprof.analyzers.savings import Difference, StratumDifference
+from mtpprof.analyzers.answers.run_report import ArmReport, Report
+from mtpprof.analyzers.calls.attribution import Attribution
+from mtpprof.analyzers.compare.difference import Difference, StratumDifference
+from mtpprof.analyzers.compare.engagement import Engaged, Engagement
+from mtpprof.analyzers.compare.targets import ComparisonReport
+from mtpprof.analyzers.measures.sums import group
 
 Row = dict[str, Any]
 GROUP_FIGURES = (

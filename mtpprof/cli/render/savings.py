@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mtpprof.analyzers.changes import CallForm, Change
-from mtpprof.analyzers.effects import Effect
-from mtpprof.analyzers.engagement import Engaged, Engagement
-from mtpprof.analyzers.redundant import Excess
-from mtpprof.analyzers.sameoutput import SameOutput
-from mtpprof.analyzers.savings import Difference
-from mtpprof.analyzers.stats import Claim, Interval, NoiseFloor
-from mtpprof.analyzers.stepchange import StepChange
-from mtpprof.analyzers.waterfall import REST, Waterfall, drawn
-from mtpprof.cli.output import Table
-from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, percent_text, signed, time_text
-from mtpprof.models.optimizations import FUSED_RESIDUAL_RMSNORM
+from mtpprof.analyzers.compare.changes import CallForm, Change
+from mtpprof.analyzers.compare.difference import Difference
+from mtpprof.analyzers.compare.effects import Effect
+from mtpprof.analyzers.compare.engagement import Engaged, Engagement
+from mtpprof.analyzers.compare.same_output import SameOutput
+from mtpprof.analyzers.compare.step_time import StepChange
+from mtpprof.analyzers.compare.waterfall import REST, Waterfall, drawn
+from mtpprof.analyzers.ledger.excess import Excess
+from mtpprof.analyzers.numeric.stats import Claim, Interval, NoiseFloor
+from mtpprof.cli.render.output import Table
+from mtpprof.cli.render.units import UNKNOWN, bytes_text, count_text, percent_text, signed, time_text
+from mtpprof.models.optimizations.catalogue import FUSED_RESIDUAL_RMSNORM
 
 NOTHING = "-"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mtpprof.analyzers.table import TraceSet
-from mtpprof.analyzers.verdicts import Problem, Verdict
-from mtpprof.cli.output import Table
-from mtpprof.cli.units import UNKNOWN
+from mtpprof.analyzers.traces.table import TraceSet
+from mtpprof.analyzers.traces.verdicts import Problem, Verdict
+from mtpprof.cli.render.output import Table
+from mtpprof.cli.render.units import UNKNOWN
 
 
 def verdicts_table(traces: TraceSet) -> Table:

@@ -14,12 +14,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.calls import Calls
-from mtpprof.analyzers.composition import ARGMAX, COMPUTE, COPY, COUNTED, NORM
-from mtpprof.analyzers.intervals import Coverage, coverage
-from mtpprof.analyzers.sides import Side, Traces
-from mtpprof.analyzers.table import I8, I32, I64, MISSING
-from mtpprof.analyzers.work import Work
+from mtpprof.analyzers.calls.table import Calls
+from mtpprof.analyzers.compare.side import Side, Traces
+from mtpprof.analyzers.measures.step_parts import ARGMAX, COMPUTE, COPY, COUNTED, NORM, Work
+from mtpprof.analyzers.numeric.arrays import I8, I32, I64
+from mtpprof.analyzers.numeric.intervals import Coverage, coverage
+from mtpprof.analyzers.traces.table import MISSING
 
 WAIT, TRANSFER, FUSED, UNSPLIT, STEP = "wait", "transfer", "fused", "collective", "step"
 MARKS = (WAIT, TRANSFER, FUSED, UNSPLIT)

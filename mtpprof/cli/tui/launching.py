@@ -20,10 +20,10 @@ from pathlib import Path
 
 from mtpprof.cli.tui.subject import last_sentence
 from mtpprof.errors import ExitCode, RunError, UsageError
-from mtpprof.holder import interrupt
 from mtpprof.profilers.plan import Setting
 from mtpprof.profilers.run import DEFAULT_ROOT
-from mtpprof.rundir import LOGS, RUN_FILE, RunDirectory
+from mtpprof.rundir.directory import LOGS, RUN_FILE, RunDirectory
+from mtpprof.rundir.holder import interrupt
 
 RUN_LOG = "run.log"
 """What the run's own command printed, beside the logs of the ranks."""

@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mtpprof.analyzers.live.run_state import advance
 from mtpprof.cli.tui import subject
 from mtpprof.cli.tui.background import Finished
-from mtpprof.cli.tui.follow import RunFollower, Update
-from mtpprof.cli.tui.live import advance
-from mtpprof.rundir import RunDirectory, RunRecord
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.follow import RunFollower, Update
+from mtpprof.rundir.records import RunRecord
 
 if TYPE_CHECKING:
     from mtpprof.cli.tui.app import DashboardApp

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mtpprof.cli.run import read_options
+from mtpprof.cli.commands.run import read_options
 from mtpprof.cli.tui.launching import LaunchForm
 from mtpprof.errors import MtpprofError
-from mtpprof.models.optimizations import CATALOGUE
+from mtpprof.models.optimizations.catalogue import CATALOGUE
 from mtpprof.profilers.plan import Case
 from mtpprof.profilers.run import check_request
 

@@ -6,14 +6,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mtpprof.analyzers.effects import Effect
-from mtpprof.analyzers.report import CaseReport
-from mtpprof.analyzers.savings import Difference
-from mtpprof.analyzers.sides import Side
-from mtpprof.analyzers.verdicts import Problem, Severity
-from mtpprof.cli.tui.live import LiveState
+from mtpprof.analyzers.answers.run_report import CaseReport
+from mtpprof.analyzers.compare.difference import Difference
+from mtpprof.analyzers.compare.effects import Effect
+from mtpprof.analyzers.compare.side import Side
+from mtpprof.analyzers.live.run_state import LiveState
+from mtpprof.analyzers.traces.verdicts import Problem, Severity
 from mtpprof.cli.tui.subject import Answer, CaseView, Loaded, Traffic
-from mtpprof.rundir import RunDirectory, RunRecord
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.records import RunRecord
 
 LOG_LINES = 2_000
 QUIET_S = 20.0

@@ -13,12 +13,10 @@ from subprocess import CompletedProcess
 
 import msgspec
 
-from mtpprof.analyzers.discovery import examine_traces
-from mtpprof.analyzers.effects import Effect
-from mtpprof.analyzers.report import REPORT_SCHEMA_VERSION, Report
-from mtpprof.analyzers.savings import Difference, compare_sides
-from mtpprof.analyzers.seam import PerStep, expected_per_step, windows_seen
-from mtpprof.analyzers.sides import (
+from mtpprof.analyzers.answers.run_report import REPORT_SCHEMA_VERSION, Report
+from mtpprof.analyzers.compare.difference import Difference, compare_sides
+from mtpprof.analyzers.compare.effects import Effect
+from mtpprof.analyzers.compare.side import (
     Side,
     find_arm,
     find_case,
@@ -28,11 +26,14 @@ from mtpprof.analyzers.sides import (
     traces_of,
     workload_of,
 )
-from mtpprof.analyzers.table import TraceSet
-from mtpprof.analyzers.verdicts import Problem
-from mtpprof.cli.output import printable
+from mtpprof.analyzers.live.quick_counts import PerStep, expected_per_step, windows_seen
+from mtpprof.analyzers.traces.discover import examine_traces
+from mtpprof.analyzers.traces.table import TraceSet
+from mtpprof.analyzers.traces.verdicts import Problem
+from mtpprof.cli.render.output import printable
 from mtpprof.errors import ExitCode, InputError, MtpprofError, RunError
-from mtpprof.rundir import REPORT_FILE, RUN_FILE, ArmRecord, CaseRecord, RunDirectory, RunRecord
+from mtpprof.rundir.directory import REPORT_FILE, RUN_FILE, RunDirectory
+from mtpprof.rundir.records import ArmRecord, CaseRecord, RunRecord
 
 TRACES = "traces"
 RunCommand = Callable[[Sequence[str]], "CompletedProcess[str]"]

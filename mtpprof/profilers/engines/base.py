@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from mtpprof.rundir import CaseRecord, EngineMetrics, RunDirectory, RunRecord
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.records import CaseRecord, EngineMetrics, RunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

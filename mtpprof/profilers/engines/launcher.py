@@ -21,7 +21,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from mtpprof.profilers.engines import worker
 from mtpprof.profilers.engines.base import Nodes
 from mtpprof.profilers.lifetime import die_with_parent
-from mtpprof.rundir import WORKER_FAILED, RunDirectory, RunRecord
+from mtpprof.rundir.directory import WORKER_FAILED, RunDirectory
+from mtpprof.rundir.records import RunRecord
 
 PRELOAD = "mtpprof.profilers.engines.preload"
 MONITOR_INTERVAL_S = 0.1

@@ -6,10 +6,11 @@ import os
 import sys
 
 from mtpprof.errors import MissingEnvironmentError, UsageError
-from mtpprof.models.optimizations import all_optimizations
+from mtpprof.models.optimizations.catalogue import all_optimizations
 from mtpprof.profilers import machine, preflight, sizes
 from mtpprof.profilers.engines.base import Command, Nodes
-from mtpprof.rundir import RunDirectory, RunRecord
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.records import RunRecord
 
 
 class ReferenceEngine:

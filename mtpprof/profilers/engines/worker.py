@@ -31,7 +31,8 @@ from mtpprof.profilers.experiment import run_cases
 from mtpprof.profilers.lifetime import die_with_parent
 from mtpprof.profilers.recording import recorded_by_nsys
 from mtpprof.profilers.watchdog import Watchdog
-from mtpprof.rundir import WORKER_FAILED, CaseRecord, RunDirectory, RunRecord
+from mtpprof.rundir.directory import WORKER_FAILED, RunDirectory
+from mtpprof.rundir.records import CaseRecord, RunRecord
 
 WATCHDOG_MARGIN_S = 5.0
 """A rank that waits for another reports that one before it is taken for hung itself."""

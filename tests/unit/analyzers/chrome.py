@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from mtpprof.analyzers.readers import Limits, read_file
-from mtpprof.analyzers.table import EventTable
+from mtpprof.analyzers.traces.readers import Limits, read_file
+from mtpprof.analyzers.traces.table import EventTable
 
 Style = Literal["kineto", "compact", "indented"]
 Event = dict[str, Any]

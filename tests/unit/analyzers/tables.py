@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mtpprof.analyzers.table import (
+from mtpprof.analyzers.traces.table import (
     COLLECTIVE_COLUMNS,
     EVENT_COLUMNS,
     MISSING,

@@ -14,7 +14,7 @@ from mtpprof.errors import InputError, MtpprofError, UsageError
 from mtpprof.models import config_json
 from mtpprof.models.hf import READERS, from_config, resolve_model
 from mtpprof.models.ledger import Workload, base_ledger
-from mtpprof.models.optimizations import CATALOGUE, expected_collectives
+from mtpprof.models.optimizations.catalogue import CATALOGUE, expected_collectives
 from mtpprof.models.presets import PRESETS
 from mtpprof.models.spec import Activation, ModelSpec, MoeSpec, Scale
 from mtpprof.models.traffic import Kind

@@ -8,7 +8,7 @@ import pytest
 
 from mtpprof.errors import UsageError
 from mtpprof.models.ledger import LedgerEntry, Workload, base_ledger, prefill_ledger
-from mtpprof.models.optimizations import expected_collectives, expected_prefill_collectives
+from mtpprof.models.optimizations.catalogue import expected_collectives, expected_prefill_collectives
 from mtpprof.models.presets import PRESETS, load_preset
 from mtpprof.models.spec import ModelSpec, Scale
 from mtpprof.models.traffic import Algorithm, Kind, wire_bytes

@@ -11,7 +11,8 @@ from mtpprof.nvtxformat import DIRECTORY_VARIABLE, INJECTION_VARIABLE
 from mtpprof.profilers import recording
 from mtpprof.profilers.engines.base import Command, Nodes
 from mtpprof.profilers.recording import choose_recording, keep_reports, recorded
-from mtpprof.rundir import RunDirectory, RunRecord
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.records import RunRecord
 from tests.runs import Recipe, write_run
 
 COMMAND = Command(argv=("python", "-m", "launcher"), environment={"KEPT": "1"}, shared_memory_prefix="")

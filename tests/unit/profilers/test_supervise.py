@@ -18,7 +18,8 @@ from mtpprof.profilers import supervise as supervision
 from mtpprof.profilers.engines.base import Command
 from mtpprof.profilers.lifetime import group_alive
 from mtpprof.profilers.supervise import describe_failure, orderly_signals, root_cause, supervise
-from mtpprof.rundir import SCHEMA_VERSION, RunDirectory, RunRecord
+from mtpprof.rundir.directory import SCHEMA_VERSION, RunDirectory
+from mtpprof.rundir.records import RunRecord
 
 
 def record(timeout_s: float = 30.0) -> RunRecord:
@@ -66,7 +67,7 @@ def run_child(
 def test_events_are_passed_on_up_to_the_last(tmp_path: Path) -> None:
     script = f"""
         from pathlib import Path
-        from mtpprof.rundir import RunDirectory
+        from mtpprof.rundir.directory import RunDirectory
         for index in range(20):
             RunDirectory(Path({str(tmp_path)!r})).append_event("tick", index=index)
     """
@@ -140,7 +141,7 @@ def test_a_rank_that_failed_ends_the_run_though_another_hangs(tmp_path: Path) ->
     script = f"""
         import time
         from pathlib import Path
-        from mtpprof.rundir import WORKER_FAILED, RunDirectory
+        from mtpprof.rundir.directory import WORKER_FAILED, RunDirectory
         RunDirectory(Path({str(tmp_path)!r})).append_event(
             WORKER_FAILED, rank=0, exit_code=1, signal=None, message="RunError: rank 1 did not arrive"
         )

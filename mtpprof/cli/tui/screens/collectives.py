@@ -10,22 +10,14 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from mtpprof.analyzers.sides import Side
+from mtpprof.analyzers.compare.call_rows import CollectiveRow, Figures, collective_rows
+from mtpprof.analyzers.compare.side import Side
 from mtpprof.cli.render.savings import short_fused
-from mtpprof.cli.tui.rows import (
-    CollectiveRow,
-    Figures,
-    change_text,
-    collective_rows,
-    expected_text,
-    figures,
-    is_changed,
-    matches,
-)
+from mtpprof.cli.render.units import UNKNOWN, bytes_text, count_text, time_text
+from mtpprof.cli.tui.row_text import change_text, expected_text, figures, is_changed, matches
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import safe
 from mtpprof.cli.tui.widgets.row_table import Column, Row, RowTable, SortKey
-from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, time_text
 
 COLUMNS = (
     Column("kind"),

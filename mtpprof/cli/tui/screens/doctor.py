@@ -11,11 +11,11 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from mtpprof.analyzers.verdicts import Problem, Severity
+from mtpprof.analyzers.traces.verdicts import Problem, Severity
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import safe
 from mtpprof.cli.tui.widgets.row_table import GAP, MARGIN, NARROWEST, Column, Row, RowTable
-from mtpprof.profilers.environment import Finding, examine
+from mtpprof.profilers.machine_report import Finding, examine
 
 COLUMNS = (
     Column("of", priority=2, widest=24),

@@ -18,7 +18,7 @@ from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import safe
 from mtpprof.cli.tui.widgets.choice import Choice
 from mtpprof.errors import UsageError
-from mtpprof.models.optimizations import CATALOGUE
+from mtpprof.models.optimizations.catalogue import CATALOGUE
 
 PAUSE_S = 0.25
 """A form is checked when nothing has been typed for this long: the check resolves models and asks for devices."""

@@ -10,17 +10,17 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Static
 
-from mtpprof.analyzers.stats import Claim
+from mtpprof.analyzers.live.run_state import PROFILE, SoFar, remaining_s, so_far, total_windows
+from mtpprof.analyzers.numeric.stats import Claim
 from mtpprof.cli.render.savings import interval_text
-from mtpprof.cli.tui.live import PROFILE, SoFar, remaining_s, so_far, total_windows
+from mtpprof.cli.render.units import UNKNOWN, bytes_text, count_text, elapsed_text, time_text
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.store import QUIET_S
 from mtpprof.cli.tui.subject import Traffic, case_title
 from mtpprof.cli.tui.text import safe, sparkline
 from mtpprof.cli.tui.widgets.log_pane import LogPane
 from mtpprof.cli.tui.widgets.row_table import Column, Row, RowTable
-from mtpprof.cli.units import UNKNOWN, bytes_text, count_text, elapsed_text, time_text
-from mtpprof.rundir import ArmRecord, CaseRecord
+from mtpprof.rundir.records import ArmRecord, CaseRecord
 
 GLYPHS = {"waiting": "·", "running": "▶", "done": "✓"}
 SPARK = 14

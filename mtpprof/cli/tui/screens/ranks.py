@@ -8,14 +8,14 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
-from mtpprof.analyzers.composition import PARTS
-from mtpprof.analyzers.report import RankTimes, rank_times
-from mtpprof.analyzers.sides import Side
+from mtpprof.analyzers.answers.run_report import RankTimes, rank_times
+from mtpprof.analyzers.compare.side import Side
+from mtpprof.analyzers.measures.step_parts import PARTS
 from mtpprof.cli.render.attribution import clocks_table, stragglers_table
+from mtpprof.cli.render.units import percent_text, time_text
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import bar, safe
 from mtpprof.cli.tui.widgets.row_table import Column, Row, RowTable
-from mtpprof.cli.units import percent_text, time_text
 
 FIRST = {"wait": 0, "transfer": 0}
 BAR = 16

@@ -10,9 +10,9 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
-from mtpprof.analyzers.composition import MEANING
-from mtpprof.analyzers.savings import Difference
-from mtpprof.analyzers.waterfall import REST, Waterfall, drawn
+from mtpprof.analyzers.compare.difference import Difference
+from mtpprof.analyzers.compare.waterfall import REST, Waterfall, drawn
+from mtpprof.analyzers.measures.step_parts import MEANING
 from mtpprof.cli.render.savings import (
     change_row,
     effect_notes,
@@ -24,10 +24,10 @@ from mtpprof.cli.render.savings import (
     step_text,
     verdict_text,
 )
+from mtpprof.cli.render.units import bytes_text, count_text, signed, time_text
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import bar, fitted, safe
 from mtpprof.cli.tui.widgets.row_table import Column, Row, RowTable
-from mtpprof.cli.units import bytes_text, count_text, signed, time_text
 
 ARM_COLUMNS = (
     Column("arm"),

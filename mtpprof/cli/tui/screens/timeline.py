@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from textual.widget import Widget
 from textual.widgets import Static
 
-from mtpprof.analyzers.calls import Provenance
-from mtpprof.analyzers.composition import COUNTED, MEANING
-from mtpprof.analyzers.sides import Side
-from mtpprof.analyzers.table import MISSING
+from mtpprof.analyzers.calls.table import Provenance
+from mtpprof.analyzers.compare.side import Side
+from mtpprof.analyzers.measures.step_parts import COUNTED, MEANING
+from mtpprof.analyzers.traces.table import MISSING
+from mtpprof.cli.render.units import bytes_text, time_text
 from mtpprof.cli.tui.lanes import CallLane, Lane, WorkLane, make_lanes
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import safe
 from mtpprof.cli.tui.widgets.timeline_view import LEGEND, TimelineView
-from mtpprof.cli.units import bytes_text, time_text
 
 LONGEST_NAME = 160
 """Names of kernels with all their template arguments would fill the screen."""

@@ -20,7 +20,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from mtpprof.cli.output import Table
+from mtpprof.cli.render.output import Table
 from mtpprof.cli.tui.text import fitted
 
 GAP = 2

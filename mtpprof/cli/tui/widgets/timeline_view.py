@@ -15,12 +15,12 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from mtpprof.analyzers.composition import ARGMAX, COMPUTE, COPY, NORM
-from mtpprof.analyzers.table import I64
+from mtpprof.analyzers.measures.step_parts import ARGMAX, COMPUTE, COPY, NORM
+from mtpprof.analyzers.numeric.arrays import I64
+from mtpprof.cli.render.units import time_text
 from mtpprof.cli.tui import lanes
 from mtpprof.cli.tui.lanes import Lane, WorkLane
 from mtpprof.cli.tui.text import fitted
-from mtpprof.cli.units import time_text
 
 LABEL = 9
 MAX_LANE_HEIGHT = 3

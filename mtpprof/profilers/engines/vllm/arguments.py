@@ -15,7 +15,7 @@ from typing import Any
 from mtpprof.errors import UsageError
 from mtpprof.profilers.engines.vllm.handshake import Setting
 from mtpprof.profilers.engines.vllm.switches import SWITCHES
-from mtpprof.rundir import CaseRecord, RunRecord
+from mtpprof.rundir.records import CaseRecord, RunRecord
 
 VLLM_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 CPU_KV_CACHE_BYTES = 512 * 1024**2

@@ -22,7 +22,7 @@ from mtpprof.models.hf import from_config
 from mtpprof.models.spec import Activation, ModelSpec
 from mtpprof.profilers.engines.vllm.layouts import DeepseekLayout, NemotronLayout, TensorSpec
 from mtpprof.profilers.sizes import spec_of
-from mtpprof.rundir import CaseRecord, RunRecord
+from mtpprof.rundir.records import CaseRecord, RunRecord
 
 if TYPE_CHECKING:
     import torch

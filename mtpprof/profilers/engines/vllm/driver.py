@@ -22,7 +22,7 @@ from typing import Any
 
 from mtpprof.errors import MtpprofError, RunError
 from mtpprof.models.ledger import TARGET, draft_phase
-from mtpprof.models.optimizations import expected_collectives
+from mtpprof.models.optimizations.catalogue import expected_collectives
 from mtpprof.profilers import lifetime, sizes
 from mtpprof.profilers.engines.vllm import arguments, checkpoint, patches
 from mtpprof.profilers.engines.vllm.guard import Guard
@@ -31,7 +31,8 @@ from mtpprof.profilers.engines.vllm.scratch import SEGMENT_PATTERNS, scratch_fol
 from mtpprof.profilers.engines.vllm.session import EngineSession
 from mtpprof.profilers.engines.vllm.switches import SWITCHES
 from mtpprof.profilers.experiment import run_cases
-from mtpprof.rundir import CaseRecord, RunDirectory, RunRecord
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.records import CaseRecord, RunRecord
 
 EngineKey = tuple[Any, ...]
 

@@ -12,13 +12,14 @@ import tempfile
 from pathlib import Path
 
 from mtpprof.errors import MissingEnvironmentError, UsageError
-from mtpprof.models.optimizations import all_optimizations
+from mtpprof.models.optimizations.catalogue import all_optimizations
 from mtpprof.profilers import machine, preflight, sizes
 from mtpprof.profilers.engines.base import Command, Nodes
 from mtpprof.profilers.engines.vllm import arguments, checkpoint, patches
 from mtpprof.profilers.engines.vllm.scratch import SEGMENT_PATTERNS, scratch_folder
 from mtpprof.profilers.engines.vllm.switches import SWITCHES
-from mtpprof.rundir import CaseRecord, RunDirectory, RunRecord
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.records import CaseRecord, RunRecord
 
 SHARED_MEMORY_BYTES = 128_000_000
 """What vLLM's message queues and the CPU's communicator take in /dev/shm (measured: 30 MB a rank)."""

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mtpprof.profilers import logs
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir import logs
+from mtpprof.rundir.directory import RunDirectory
 
 POLL_S = 0.25
 HEARTBEAT_S = 5.0

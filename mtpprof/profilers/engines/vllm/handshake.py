@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mtpprof.profilers.engines.vllm.plugin import VARIABLE
+from mtpprof.profilers.engines.vllm import VARIABLE
 
 CONFIG_KEY = "mtpprof"
 """Key under vLLM's `additional_config`, which is part of its compile-cache key."""

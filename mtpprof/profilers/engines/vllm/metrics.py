@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from mtpprof.rundir import EngineMetrics
+from mtpprof.rundir.records import EngineMetrics
 
 TOKENS = "vllm:generation_tokens"
 DRAFTS = "vllm:spec_decode_num_drafts"

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 
-VARIABLE = "MTPPROF_VLLM"
-"""Set by the driver alone; `handshake` says what it holds."""
+from mtpprof.profilers.engines.vllm import VARIABLE
 
 
 def register() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir.directory import RunDirectory
 
 SCRATCH = "scratch"
 SEGMENT_PATTERNS = ("*-cpushm*", "psm_*")

@@ -19,7 +19,7 @@ from mtpprof.profilers.engines.vllm.arguments import CLOSING_STEPS, PROFILER_STA
 from mtpprof.profilers.engines.vllm.metrics import Snapshot
 from mtpprof.profilers.recording import TORCH, nsys_window
 from mtpprof.profilers.sizes import spec_of
-from mtpprof.rundir import CaseRecord, RunRecord
+from mtpprof.rundir.records import CaseRecord, RunRecord
 
 PROBED_PROMPTS = 4
 """Prompts whose tokens' log-probabilities are compared over the arms."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mtpprof.errors import RunError
-from mtpprof.tracefile import trace_is_whole
+from mtpprof.files import trace_is_whole
 
 POLL_S = 0.2
 _RANK = re.compile(r"_rank(\d+)\.")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mtpprof import ranges
-from mtpprof.analyzers.attribution import analyze
+from mtpprof.analyzers.calls.attribution import analyze
 from mtpprof.analyzers.perfetto.timeline import Arm, place
-from mtpprof.analyzers.table import EventTable, TraceSet
+from mtpprof.analyzers.traces.table import EventTable, TraceSet
 from tests.unit.analyzers.tables import Trace
 
 STEP_NS = 1000

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mtpprof.analyzers.calls import Calls
+from mtpprof.analyzers.calls.table import Calls
 from mtpprof.analyzers.perfetto.compare import SAVED, SAVED_PER_STEP, changes
 from mtpprof.analyzers.perfetto.events import STRETCHED
 from mtpprof.analyzers.perfetto.export import Export

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mtpprof.analyzers.attribution import Window, analyze
-from mtpprof.analyzers.discovery import open_traces
-from mtpprof.analyzers.grouping import group
+from mtpprof.analyzers.calls.attribution import Window, analyze
+from mtpprof.analyzers.measures.sums import group
 from mtpprof.analyzers.perfetto.communication import COLLECTIVE, PHASE, STEP, TRANSFER, WAIT
 from mtpprof.analyzers.perfetto.export import Export, Options
 from mtpprof.analyzers.perfetto.files import format_of
 from mtpprof.analyzers.perfetto.timeline import Arm
+from mtpprof.analyzers.traces.discover import open_traces
 from mtpprof.errors import InputError, UsageError
 from tests.unit.analyzers.perfetto.runs import arm, collective, reference_table
 from tests.unit.analyzers.perfetto.written import Content, read_chrome, read_protobuf

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mtpprof.analyzers.numeric.arrays import I64
 from mtpprof.analyzers.perfetto import lanes
-from mtpprof.analyzers.table import I64
 
 Span = tuple[int, int]
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=40)

@@ -15,7 +15,7 @@ from mtpprof.analyzers.perfetto.timeline import (
     StepPair,
     side_by_side,
 )
-from mtpprof.analyzers.table import EventTable
+from mtpprof.analyzers.traces.table import EventTable
 from tests.unit.analyzers.perfetto.runs import arm, collective, reference_table
 from tests.unit.analyzers.tables import NCCL_AR, Trace, record
 

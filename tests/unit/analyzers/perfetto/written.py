@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtpprof.analyzers.calls import Vocabulary
+from mtpprof.analyzers.calls.table import Vocabulary
 from mtpprof.analyzers.perfetto.chromejson import ChromeWriter
 from mtpprof.analyzers.perfetto.model import Layout, Slices, Writer
 from mtpprof.analyzers.perfetto.protobuf import ProtobufWriter

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtpprof.analyzers.composition import COMPUTE, COUNTED
-from mtpprof.analyzers.sides import Side, run_side
+from mtpprof.analyzers.compare.side import Side, run_side
+from mtpprof.analyzers.measures.step_parts import COMPUTE, COUNTED
 from mtpprof.cli.tui.lanes import (
     MARKS,
     STEP,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.cli.run import read_options
+from mtpprof.analyzers.live.run_state import total_windows
+from mtpprof.cli.commands.run import read_options
 from mtpprof.cli.tui.launching import LaunchForm
-from mtpprof.cli.tui.live import total_windows
 from mtpprof.cli.tui.outlook import outlook
 from mtpprof.profilers.run import start_run
 

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mtpprof.analyzers.report import make_report
+from mtpprof.analyzers.answers.run_report import make_report
 from mtpprof.cli.tui import exporting, subject
 from mtpprof.errors import InputError, RunError, UsageError
-from mtpprof.rundir import REPORT_FILE, RunDirectory
+from mtpprof.rundir.directory import REPORT_FILE, RunDirectory
 from tests.runs import Recipe, write_run
 
 SMALL = Recipe(models=("nemotron-3-super",), rounds=2, steps=2, profile_steps=2)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mtpprof.models.ledger import Workload
-from mtpprof.models.optimizations import eligible_optimizations
+from mtpprof.models.optimizations.catalogue import eligible_optimizations
 from mtpprof.models.presets import PRESETS, load_preset
 from mtpprof.models.reference.block import Context, Rows
 from mtpprof.models.reference.comm import Communicator

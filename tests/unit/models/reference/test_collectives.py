@@ -9,7 +9,11 @@ import pytest
 import torch
 
 from mtpprof.models.ledger import LedgerEntry, Workload
-from mtpprof.models.optimizations import CATALOGUE, expected_collectives, expected_prefill_collectives
+from mtpprof.models.optimizations.catalogue import (
+    CATALOGUE,
+    expected_collectives,
+    expected_prefill_collectives,
+)
 from mtpprof.models.reference.comm import Communicator, no_annotation
 from mtpprof.models.reference.speculative import DecodeSession
 from mtpprof.models.reference.switches import SWITCHES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mtpprof.analyzers.seam import PerStep
+from mtpprof.analyzers.live.quick_counts import PerStep
 from mtpprof.cli.tui.screens.live import traffic_cells
 from mtpprof.cli.tui.subject import Traffic
 

@@ -6,7 +6,8 @@ import msgspec
 
 from mtpprof.profilers.plan import PlanOptions, make_cases
 from mtpprof.profilers.run import _case_record
-from mtpprof.rundir import SCHEMA_VERSION, RunRecord
+from mtpprof.rundir.directory import SCHEMA_VERSION
+from mtpprof.rundir.records import RunRecord
 
 
 def make_run(

@@ -17,7 +17,7 @@ from mtpprof.profilers.engines.vllm.arguments import (
     without_unknown,
 )
 from mtpprof.profilers.engines.vllm.driver import arm_name, engine_key, is_live
-from mtpprof.rundir import CaseRecord, RunRecord
+from mtpprof.rundir.records import CaseRecord, RunRecord
 
 from .records import make_run
 

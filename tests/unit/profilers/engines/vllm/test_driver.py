@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from mtpprof.models.ledger import is_draft_phase
-from mtpprof.models.optimizations import expected_collectives
+from mtpprof.models.optimizations.catalogue import expected_collectives
 from mtpprof.profilers import sizes
 from mtpprof.profilers.engines.vllm.driver import VllmHost, handshake_of
 from mtpprof.profilers.engines.vllm.guard import Guard
 from mtpprof.profilers.engines.vllm.handshake import read_handshake
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir.directory import RunDirectory
 
 from .records import make_run
 

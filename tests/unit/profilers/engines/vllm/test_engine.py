@@ -15,7 +15,8 @@ from mtpprof.profilers.engines.vllm import patches
 from mtpprof.profilers.engines.vllm.engine import VllmEngine, core_binding, temporary_folder
 from mtpprof.profilers.engines.vllm.patches import Probed
 from mtpprof.profilers.run import choose_engine
-from mtpprof.rundir import RunDirectory, RunRecord
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.records import RunRecord
 
 from .records import make_run
 

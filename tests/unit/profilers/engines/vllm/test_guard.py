@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from mtpprof.profilers.engines.vllm.guard import Guard, root_cause
-from mtpprof.rundir import EventFollower, RunDirectory
+from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.follow import EventFollower
 
 LOG = """\
 (Worker_TP0 pid=7) WARNING 11-29 14:40:13 [base.py:380] ValueError: a warning that quotes an error
@@ -106,7 +107,7 @@ from pathlib import Path
 from multiprocessing import Process
 from mtpprof.profilers.engines.vllm import guard as module
 from mtpprof.profilers.engines.vllm.guard import Guard
-from mtpprof.rundir import RunDirectory
+from mtpprof.rundir.directory import RunDirectory
 module.DEATH_GRACE_S = 0.2
 guard = Guard(RunDirectory(Path(sys.argv[1])), float(sys.argv[2]))
 if sys.argv[3] == "worker":

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from mtpprof.profilers.engines.vllm import patching, plugin
+from mtpprof.profilers.engines.vllm import VARIABLE, patching, plugin
 from mtpprof.profilers.engines.vllm.handshake import (
     Handshake,
     Setting,
@@ -45,16 +45,16 @@ def test_with_the_driver_it_patches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patching, "apply_patches", seen.append)
     environment: dict[str, str] = {}
     HANDSHAKE.write(environment)
-    monkeypatch.setenv(plugin.VARIABLE, environment[plugin.VARIABLE])
+    monkeypatch.setenv(VARIABLE, environment[VARIABLE])
     plugin.register()
     assert seen == [HANDSHAKE]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"run_id": 3}', "1"])
 def test_a_word_that_is_not_the_drivers_is_ignored(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(plugin.VARIABLE, text)
+    monkeypatch.setenv(VARIABLE, text)
     plugin.register()
-    assert read_handshake({plugin.VARIABLE: text}) is None
+    assert read_handshake({VARIABLE: text}) is None
 
 
 def test_switches_travel_in_the_configuration_that_caches_are_keyed_by() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from mtpprof.errors import RunError
 from mtpprof.profilers.engines.vllm.session import PROBED_PROMPTS, EngineSession, prompts
-from mtpprof.rundir import CaseRecord, RunRecord
+from mtpprof.rundir.records import CaseRecord, RunRecord
 
 from .records import make_run
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from mtpprof.models.ledger import Workload, base_ledger, is_draft_phase
-from mtpprof.models.optimizations import expected_collectives
+from mtpprof.models.optimizations.catalogue import expected_collectives
 from mtpprof.models.presets import load_preset
 from mtpprof.models.spec import ModelSpec, Scale
 from mtpprof.models.traffic import Kind

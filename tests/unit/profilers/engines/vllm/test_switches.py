@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mtpprof.errors import RunError
-from mtpprof.models.optimizations import all_optimizations
+from mtpprof.models.optimizations.catalogue import all_optimizations
 from mtpprof.profilers.engines.vllm.switches import (
     COMMUTATIVE_REDUCE,
     FUSED,
