@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.golden import Golden
+
 # No test asserts times: a busy machine must not fail one.
 settings.register_profile("mtpprof", deadline=None)
 settings.load_profile("mtpprof")
@@ -22,3 +24,14 @@ def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The switch that writes golden files anew."""
+    parser.addoption("--golden-update", action="store_true", help="write tests/data/golden anew")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """The golden files."""
+    return Golden(update=bool(request.config.getoption("--golden-update")))
