@@ -44,7 +44,7 @@ MAX_SECOND_LOOK_S = 0.15
 
 
 def read_ours(path: Path) -> int:
-    from mtpprof.analyzers.traces.readers import read_file
+    from mtpprof.analyzers.traces.formats import read_file
 
     return sum(table.meta.events_total for table in read_file(path))
 
@@ -100,8 +100,8 @@ METHODS: dict[str, Callable[[Path], int]] = {
     "hta": read_hta,
 }
 IMPORTS = {
-    "floor": ["mtpprof.analyzers.traces.readers"],
-    "mtpprof": ["mtpprof.analyzers.traces.readers"],
+    "floor": ["mtpprof.analyzers.traces.formats"],
+    "mtpprof": ["mtpprof.analyzers.traces.formats"],
     "second look": ["mtpprof.analyzers.traces.load"],
     "dicts": [],
     "hta": ["hta.common.trace_parser"],

@@ -112,7 +112,7 @@ def load_options(max_gb: float | None) -> LoadOptions:
         UsageError: not a size.
     """
     from mtpprof.analyzers.traces.load import LoadOptions
-    from mtpprof.analyzers.traces.readers import Limits
+    from mtpprof.analyzers.traces.readers.base import Limits
 
     if max_gb is None:
         return LoadOptions()

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mtpprof.analyzers.traces.formats import read_file
 from mtpprof.analyzers.traces.nvtx.attach import join
 from mtpprof.analyzers.traces.nvtx.capture import (
     UNKNOWN_NS,
@@ -25,7 +26,6 @@ from mtpprof.analyzers.traces.nvtx.capture import (
 )
 from mtpprof.analyzers.traces.nvtx.nccl import Communicator, communicators, nccl_calls
 from mtpprof.analyzers.traces.nvtx.table import event_table
-from mtpprof.analyzers.traces.readers import read_file
 from mtpprof.analyzers.traces.verdicts import Verdict
 from mtpprof.errors import MissingEnvironmentError
 from mtpprof.profilers.nvtx import capture_environment, loaded_files, ranks_not_loaded

@@ -32,7 +32,7 @@ from mtpprof.analyzers.ledger.mismatches import (
 from mtpprof.analyzers.measures.serving import Serving
 from mtpprof.analyzers.measures.step_parts import PARTS, Composition
 from mtpprof.analyzers.measures.totals import Group, Totals, groups_of, totals_of
-from mtpprof.analyzers.traces.nvtx.beside import NvtxBeside, summary
+from mtpprof.analyzers.traces.nvtx_beside import NvtxBeside, summary
 from mtpprof.analyzers.traces.table import MISSING
 from mtpprof.errors import InputError
 from mtpprof.models.ledger import Workload

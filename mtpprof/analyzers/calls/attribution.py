@@ -31,7 +31,7 @@ from mtpprof.analyzers.calls.waits import (
     stragglers,
     wait_share,
 )
-from mtpprof.analyzers.traces.nvtx.beside import NvtxBeside
+from mtpprof.analyzers.traces.nvtx_beside import NvtxBeside
 from mtpprof.analyzers.traces.table import MISSING, EventTable, TraceSet
 from mtpprof.analyzers.traces.verdicts import Answer, Problem, Verdict, withheld
 from mtpprof.errors import UsageError

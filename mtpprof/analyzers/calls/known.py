@@ -25,7 +25,7 @@ from mtpprof.analyzers.calls.payloads import Payload, from_dims, from_record
 from mtpprof.analyzers.calls.table import Provenance, Vocabulary, new_columns
 from mtpprof.analyzers.numeric.arrays import I64
 from mtpprof.analyzers.numeric.distinct import distinct_rows
-from mtpprof.analyzers.traces.nvtx.beside import NvtxBeside
+from mtpprof.analyzers.traces.nvtx_beside import NvtxBeside
 from mtpprof.analyzers.traces.table import MISSING, Category, EventTable, TraceMeta
 from mtpprof.models.traffic import Algorithm, Kind
 

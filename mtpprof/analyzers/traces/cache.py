@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from mtpprof import __version__
-from mtpprof.analyzers.traces.readers import READERS
+from mtpprof.analyzers.traces.formats import READERS
 from mtpprof.analyzers.traces.table import EventTable
 
 LAYOUT_VERSION = 1

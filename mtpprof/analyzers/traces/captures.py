@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from os.path import commonpath, normpath
 from pathlib import Path
 
-from mtpprof.analyzers.traces.readers import Peek
+from mtpprof.analyzers.traces.readers.base import Peek
 from mtpprof.analyzers.traces.readers.metadata import stamp_ns
 from mtpprof.analyzers.traces.verdicts import Problem, Verdict
 

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from mtpprof.analyzers.traces.captures import FileSet, TraceFile, file_problem, labelled, merged, runs_of
 from mtpprof.analyzers.traces.checks import diagnose, diagnose_set
+from mtpprof.analyzers.traces.formats import READERS, reader_for
 from mtpprof.analyzers.traces.load import LoadOptions, load_files
 from mtpprof.analyzers.traces.nvtx.attach import attach
-from mtpprof.analyzers.traces.readers import READERS, Limits, Peek, TraceFormatError, reader_for
+from mtpprof.analyzers.traces.readers.base import Limits, Peek, TraceFormatError
 from mtpprof.analyzers.traces.table import EventTable, TraceSet
 from mtpprof.analyzers.traces.verdicts import Problem, Verdict
 from mtpprof.errors import InputError, UsageError

@@ -20,7 +20,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from mtpprof.analyzers.traces import cache
-from mtpprof.analyzers.traces.readers import Limits, TraceFormatError, read_file
+from mtpprof.analyzers.traces.formats import read_file
+from mtpprof.analyzers.traces.readers.base import Limits, TraceFormatError
 from mtpprof.analyzers.traces.readers.bytestream import GZIP_MAGIC
 from mtpprof.analyzers.traces.table import EventTable
 from mtpprof.analyzers.traces.verdicts import Verdict

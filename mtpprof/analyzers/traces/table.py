@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtpprof.analyzers.numeric.arrays import I8, I32, I64
-from mtpprof.analyzers.traces.nvtx.beside import NvtxBeside
+from mtpprof.analyzers.traces.nvtx_beside import NvtxBeside
 from mtpprof.analyzers.traces.verdicts import Problem
 
 I16 = NDArray[np.int16]

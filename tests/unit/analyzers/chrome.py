@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from mtpprof.analyzers.traces.readers import Limits, read_file
+from mtpprof.analyzers.traces.formats import read_file
+from mtpprof.analyzers.traces.readers.base import Limits
 from mtpprof.analyzers.traces.table import EventTable
 
 Style = Literal["kineto", "compact", "indented"]

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from mtpprof.analyzers.numeric.arrays import I64
-from mtpprof.analyzers.traces.nvtx.beside import NvtxBeside, NvtxCalls
 from mtpprof.analyzers.traces.nvtx.capture import NvtxCapture, load_capture
 from mtpprof.analyzers.traces.nvtx.nccl import nccl_calls
 from mtpprof.analyzers.traces.nvtx.table import NvtxReader, event_table
+from mtpprof.analyzers.traces.nvtx_beside import NvtxBeside, NvtxCalls
 from mtpprof.analyzers.traces.table import EVENT_COLUMNS, MISSING, Category, EventTable, Track
 from mtpprof.analyzers.traces.verdicts import Verdict
 from mtpprof.errors import InputError

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from mtpprof.analyzers.traces import cache
+from mtpprof.analyzers.traces.formats import READERS
 from mtpprof.analyzers.traces.load import LoadOptions, load_file
-from mtpprof.analyzers.traces.readers import READERS
 from mtpprof.analyzers.traces.readers.kineto import KinetoReader
 from mtpprof.analyzers.traces.table import EventTable
 from tests.unit.analyzers.chrome import read_one, some_events, text, write

@@ -12,7 +12,7 @@ import pytest
 
 from mtpprof.analyzers.traces import load as loading
 from mtpprof.analyzers.traces.load import LoadOptions, load_file, load_files
-from mtpprof.analyzers.traces.readers import TraceFormatError
+from mtpprof.analyzers.traces.readers.base import TraceFormatError
 from mtpprof.analyzers.traces.verdicts import Verdict
 from tests.unit.analyzers.chrome import some_events, text, write
 

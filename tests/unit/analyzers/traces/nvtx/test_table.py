@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.analyzers.traces.readers import TraceFormatError, read_file, reader_for
+from mtpprof.analyzers.traces.formats import read_file, reader_for
+from mtpprof.analyzers.traces.readers.base import TraceFormatError
 from mtpprof.analyzers.traces.table import Category
 from mtpprof.analyzers.traces.verdicts import Verdict
 from mtpprof.nvtxformat import DefinitionKind

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mtpprof.analyzers.traces.readers import Limits, TraceFormatError, bytestream
+from mtpprof.analyzers.traces.readers import bytestream
+from mtpprof.analyzers.traces.readers.base import Limits, TraceFormatError
 from mtpprof.analyzers.traces.table import EventTable
 from mtpprof.analyzers.traces.verdicts import Verdict
 from tests.unit.analyzers.chrome import METADATA, Event, complete, read_one, read_text, some_events, text

@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mtpprof.analyzers.traces.checks import diagnose
-from mtpprof.analyzers.traces.readers import Limits, TraceFormatError, read_file
+from mtpprof.analyzers.traces.formats import read_file
+from mtpprof.analyzers.traces.readers.base import Limits, TraceFormatError
 from mtpprof.analyzers.traces.table import COLLECTIVE_COLUMNS, EVENT_COLUMNS, EventTable
 from tests.traces import FOLDER, needs_traces
 from tests.unit.analyzers.chrome import Style, complete, kernel, some_events, text

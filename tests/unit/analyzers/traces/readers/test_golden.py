@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtpprof.analyzers.traces.readers import read_file
+from mtpprof.analyzers.traces.formats import read_file
 from mtpprof.analyzers.traces.table import Category
 from mtpprof.analyzers.traces.verdicts import Verdict
 from tests.traces import FOLDER, golden, json_traces, needs_traces

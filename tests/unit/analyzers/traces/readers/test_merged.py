@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mtpprof.analyzers.traces.discover import open_traces
-from mtpprof.analyzers.traces.readers import TraceFormatError, read_file
+from mtpprof.analyzers.traces.formats import read_file
+from mtpprof.analyzers.traces.readers.base import TraceFormatError
 from mtpprof.analyzers.traces.verdicts import Verdict
 from tests.unit.analyzers import chrome
 

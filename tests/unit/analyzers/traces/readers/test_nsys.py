@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from mtpprof.analyzers.traces.readers import TraceFormatError, read_file
+from mtpprof.analyzers.traces.formats import read_file
+from mtpprof.analyzers.traces.readers.base import TraceFormatError
 from mtpprof.analyzers.traces.table import Category
 from mtpprof.analyzers.traces.verdicts import Verdict
 from tests.unit.analyzers.chrome import read_one
