@@ -10,7 +10,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mtpprof.profilers.engines.base import Host, Session, Window
+from mtpprof.profilers.process import Host, Session, TimedWindow
 from mtpprof.rundir.directory import (
     OUTPUTS_FILE,
     SCHEMA_VERSION,
@@ -134,7 +134,12 @@ def _slowest_rank(step_ns: list[list[int]]) -> list[int]:
 
 
 def _store_window(
-    directory: RunDirectory, case: CaseRecord, arm: ArmRecord, round_index: int, position: int, window: Window
+    directory: RunDirectory,
+    case: CaseRecord,
+    arm: ArmRecord,
+    round_index: int,
+    position: int,
+    window: TimedWindow,
 ) -> None:
     timing = _stored(directory.timing, case.id, arm.name)
     outputs = _stored(directory.outputs, case.id, arm.name)

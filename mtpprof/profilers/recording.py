@@ -21,8 +21,8 @@ from pathlib import Path
 from mtpprof.errors import MissingEnvironmentError, RunError, UsageError
 from mtpprof.profilers import nsys
 from mtpprof.profilers.annotate import NVTX_DOMAIN
-from mtpprof.profilers.engines.base import Command, Nodes
 from mtpprof.profilers.nvtx import capture_environment
+from mtpprof.profilers.process import Command, Nodes
 from mtpprof.rundir.directory import RunDirectory
 from mtpprof.rundir.records import RunRecord
 

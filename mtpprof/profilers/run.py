@@ -26,12 +26,13 @@ from mtpprof.errors import (
 )
 from mtpprof.models.reference import shm_limits
 from mtpprof.profilers import machine
-from mtpprof.profilers.engines.base import Engine, Nodes
+from mtpprof.profilers.engines.base import Engine
 from mtpprof.profilers.engines.reference import ReferenceEngine
 from mtpprof.profilers.engines.vllm import patches
 from mtpprof.profilers.engines.vllm.engine import VllmEngine
 from mtpprof.profilers.experiment import remaining
 from mtpprof.profilers.plan import Case, PlanOptions, make_cases
+from mtpprof.profilers.process import Nodes
 from mtpprof.profilers.recording import NSYS, choose_recording, keep_reports, recorded
 from mtpprof.profilers.supervise import OnEvent, orderly_signals, supervise
 from mtpprof.rundir.directory import RUN_FILE, SCHEMA_VERSION, RunDirectory

@@ -17,7 +17,7 @@ from typing import Any
 
 from mtpprof.errors import MtpprofError, RunError
 from mtpprof.profilers import lifetime, watchdog
-from mtpprof.profilers.engines.base import Command
+from mtpprof.profilers.process import Command
 from mtpprof.rundir import logs
 from mtpprof.rundir.directory import WORKER_FAILED, RunDirectory
 from mtpprof.rundir.follow import EventFollower

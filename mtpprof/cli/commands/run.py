@@ -189,7 +189,7 @@ def run(
         mtpprof run --tp 16 --nnodes 2 --node-rank 0 --rdzv-endpoint 10.0.0.1:29500 --out /shared/run1
     """
     from mtpprof.cli.options import merge_plan_file
-    from mtpprof.profilers.engines.base import Nodes
+    from mtpprof.profilers.process import Nodes
     from mtpprof.profilers.run import resume_run, start_run
 
     values = merge_plan_file(context, config)
@@ -295,7 +295,7 @@ def read_options(words: Sequence[str]) -> RunOptions:
     """
     from mtpprof.cli.options import merge_plan_file
     from mtpprof.errors import UsageError
-    from mtpprof.profilers.engines.base import Nodes
+    from mtpprof.profilers.process import Nodes
 
     alone = typer.Typer(add_completion=False)
     alone.command()(run)

@@ -19,8 +19,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from mtpprof.profilers.engines import worker
-from mtpprof.profilers.engines.base import Nodes
 from mtpprof.profilers.lifetime import die_with_parent
+from mtpprof.profilers.process import Nodes
 from mtpprof.rundir.directory import WORKER_FAILED, RunDirectory
 from mtpprof.rundir.records import RunRecord
 

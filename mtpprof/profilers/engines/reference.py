@@ -8,7 +8,7 @@ import sys
 from mtpprof.errors import MissingEnvironmentError, UsageError
 from mtpprof.models.optimizations.catalogue import all_optimizations
 from mtpprof.profilers import machine, preflight, sizes
-from mtpprof.profilers.engines.base import Command, Nodes
+from mtpprof.profilers.process import Command, Nodes
 from mtpprof.rundir.directory import RunDirectory
 from mtpprof.rundir.records import RunRecord
 

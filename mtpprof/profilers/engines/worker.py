@@ -26,9 +26,9 @@ from mtpprof.models.spec import ModelSpec
 from mtpprof.profilers import sizes
 from mtpprof.profilers.annotate import annotate
 from mtpprof.profilers.capture import annotated_steps, capture_window
-from mtpprof.profilers.engines.base import Window
 from mtpprof.profilers.experiment import run_cases
 from mtpprof.profilers.lifetime import die_with_parent
+from mtpprof.profilers.process import TimedWindow
 from mtpprof.profilers.recording import recorded_by_nsys
 from mtpprof.profilers.watchdog import Watchdog
 from mtpprof.rundir.directory import WORKER_FAILED, RunDirectory
@@ -182,7 +182,7 @@ class ReferenceSession:
         shape = (case.concurrency, case.prompt_len)
         self._prompts = torch.randint(case.model["vocab_size"], shape, generator=generator).to(host.device)
 
-    def time_window(self, enabled: frozenset[str], *, warmup: int, steps: int) -> Window:
+    def time_window(self, enabled: frozenset[str], *, warmup: int, steps: int) -> TimedWindow:
         """See `Session`."""
         host = self._host
         decode = self._begin(enabled, warmup, steps)
@@ -199,7 +199,7 @@ class ReferenceSession:
                 sequence.extend(new)
             accepted.append([len(new) for new in result.tokens])
             host.alive()
-        return Window(
+        return TimedWindow(
             step_ns=host.gather(step_ns),
             tokens=tokens,
             accepted=accepted,

@@ -9,7 +9,7 @@ import pytest
 from mtpprof.errors import ExitCode, MissingEnvironmentError, RunError, UsageError
 from mtpprof.nvtxformat import DIRECTORY_VARIABLE, INJECTION_VARIABLE
 from mtpprof.profilers import recording
-from mtpprof.profilers.engines.base import Command, Nodes
+from mtpprof.profilers.process import Command, Nodes
 from mtpprof.profilers.recording import choose_recording, keep_reports, recorded
 from mtpprof.rundir.directory import RunDirectory
 from mtpprof.rundir.records import RunRecord

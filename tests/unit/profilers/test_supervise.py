@@ -15,8 +15,8 @@ import pytest
 from mtpprof.errors import RunError
 from mtpprof.models.reference.shm_limits import SHM_DIR
 from mtpprof.profilers import supervise as supervision
-from mtpprof.profilers.engines.base import Command
 from mtpprof.profilers.lifetime import group_alive
+from mtpprof.profilers.process import Command
 from mtpprof.profilers.supervise import describe_failure, orderly_signals, root_cause, supervise
 from mtpprof.rundir.directory import SCHEMA_VERSION, RunDirectory
 from mtpprof.rundir.records import RunRecord

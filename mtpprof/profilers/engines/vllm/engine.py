@@ -14,10 +14,10 @@ from pathlib import Path
 from mtpprof.errors import MissingEnvironmentError, UsageError
 from mtpprof.models.optimizations.catalogue import all_optimizations
 from mtpprof.profilers import machine, preflight, sizes
-from mtpprof.profilers.engines.base import Command, Nodes
 from mtpprof.profilers.engines.vllm import arguments, checkpoint, patches
 from mtpprof.profilers.engines.vllm.scratch import SEGMENT_PATTERNS, scratch_folder
 from mtpprof.profilers.engines.vllm.switches import SWITCHES
+from mtpprof.profilers.process import Command, Nodes
 from mtpprof.rundir.directory import RunDirectory
 from mtpprof.rundir.records import CaseRecord, RunRecord
 

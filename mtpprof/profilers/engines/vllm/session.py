@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from mtpprof.errors import RunError
-from mtpprof.profilers.engines.base import Window
 from mtpprof.profilers.engines.vllm import traces
 from mtpprof.profilers.engines.vllm.arguments import CLOSING_STEPS, PROFILER_START_STEPS, tokens_per_window
 from mtpprof.profilers.engines.vllm.metrics import Snapshot
+from mtpprof.profilers.process import TimedWindow
 from mtpprof.profilers.recording import TORCH, nsys_window
 from mtpprof.profilers.sizes import spec_of
 from mtpprof.rundir.records import CaseRecord, RunRecord
@@ -68,7 +68,7 @@ class EngineSession:
         self._number = number
         self._prompts = prompts(run.seed, case.concurrency, case.prompt_len, spec_of(case).vocab_size)
 
-    def time_window(self, enabled: frozenset[str], *, warmup: int, steps: int) -> Window:
+    def time_window(self, enabled: frozenset[str], *, warmup: int, steps: int) -> TimedWindow:
         """See `Session`."""
         with self._batch(enabled, warmup) as batch:
             before = Snapshot.of(self._llm.get_metrics())
@@ -80,7 +80,7 @@ class EngineSession:
             after = Snapshot.of(self._llm.get_metrics())
         metrics = after.since(before, steps + CLOSING_STEPS)
         self._check(step_ns, steps)
-        return Window(
+        return TimedWindow(
             step_ns=step_ns,
             tokens=progress.tokens,
             accepted=progress.accepted,

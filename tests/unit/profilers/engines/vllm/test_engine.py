@@ -10,10 +10,10 @@ import pytest
 
 from mtpprof.errors import MissingEnvironmentError, UsageError
 from mtpprof.profilers import machine
-from mtpprof.profilers.engines.base import Nodes
 from mtpprof.profilers.engines.vllm import patches
 from mtpprof.profilers.engines.vllm.engine import VllmEngine, core_binding, temporary_folder
 from mtpprof.profilers.engines.vllm.patches import Probed
+from mtpprof.profilers.process import Nodes
 from mtpprof.profilers.run import choose_engine
 from mtpprof.rundir.directory import RunDirectory
 from mtpprof.rundir.records import RunRecord
