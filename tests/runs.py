@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from mtpprof.models.ledger import LedgerEntry
-from mtpprof.models.optimizations.catalogue import CATALOGUE, FUSED_RESIDUAL_RMSNORM, expected_collectives
+from mtpprof.models.optimizations.base import FUSED_RESIDUAL_RMSNORM
+from mtpprof.models.optimizations.catalogue import CATALOGUE, expected_collectives
 from mtpprof.profilers.plan import Case, PlanOptions, make_cases
 from mtpprof.ranges import CollectiveRange, argmax_name, phase_name, step_name
 from mtpprof.rundir.directory import OUTPUTS_FILE, SCHEMA_VERSION, TIMING_FILE, RunDirectory

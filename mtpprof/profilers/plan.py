@@ -17,7 +17,8 @@ from typing import Literal
 from mtpprof.errors import UsageError
 from mtpprof.models.hf import resolve_model
 from mtpprof.models.ledger import Workload
-from mtpprof.models.optimizations.catalogue import CATALOGUE, Eligibility, all_optimizations
+from mtpprof.models.optimizations.base import Eligibility
+from mtpprof.models.optimizations.catalogue import CATALOGUE, all_optimizations
 from mtpprof.models.spec import ModelSpec, Scale
 from mtpprof.rundir.records import BASELINE, MAX_BLOCKS, MAX_COUNT, MAX_RANKS
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from mtpprof.analyzers.compare.changes import Change, changes, in_doubt
 from mtpprof.analyzers.compare.engagement import (
-    SIGNATURES,
     Engaged,
     Engagement,
     doubted,
@@ -277,10 +276,7 @@ def _engagement(
         reason = "the sides have no steps in common to compare"
         return {name: withheld_engagement(Engaged.UNKNOWN, reason, requested=None) for name in CATALOGUE}
     by_arm = engagement_of_side(arm)
-    found = {
-        name: engagement_by_change(pairings[0], changed[0], name) if name in SIGNATURES else by_arm[name]
-        for name in CATALOGUE
-    }
+    found = {name: engagement_by_change(pairings[0], changed[0], name) or by_arm[name] for name in CATALOGUE}
     return doubted(found, arm.doubt or base.doubt)
 
 

@@ -16,21 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mtpprof.errors import UsageError
 from mtpprof.models.hardware import CollectiveCost, HardwareProfile
-from mtpprof.models.ledger import DRAFT_LM_HEAD, LM_HEAD, LedgerEntry, Workload, is_draft_phase
-from mtpprof.models.optimizations.catalogue import PAIR_WIDTH, eligible_optimizations, expected_collectives
+from mtpprof.models.ledger import LedgerEntry, Workload
+from mtpprof.models.optimizations.base import KernelWork, Ledger
+from mtpprof.models.optimizations.catalogue import CATALOGUE, eligible_optimizations, expected_collectives
 from mtpprof.models.spec import ModelSpec
-from mtpprof.models.traffic import DTYPE_BYTES, Kind
 from mtpprof.rundir.records import Record
 
 PREDICTION_SCHEMA_VERSION = 2
 COLLECTIVES = "collectives"
-NORM = "norm kernels"
-COPY = "logit copies"
-ARGMAX = "argmax"
-PASSES_OF_NORM = 4
-"""Residual add + RMSNorm reads the sum and the residual and writes both: passes over [rows, hidden]."""
-LOCAL_ARGMAX_KERNELS = 3
-"""max, stacking of (value, index), and the argmax over pairs, in place of one argmax (vLLM's `get_top_tokens`)."""
 MISSING_FROM_MODEL = (
     "waiting for late ranks (in traces often most of the time in collectives)",
     "overlap with other kernels",
@@ -43,14 +36,6 @@ class Bracket(Record, frozen=True, kw_only=True):
 
     fastest_ns: float
     slowest_ns: float
-
-
-class KernelWork(Record, frozen=True, kw_only=True):
-    """What kernels beside the collectives do, per step and rank."""
-
-    kernels: int
-    moved_bytes: float
-    """Read and written in device memory."""
 
 
 NO_TIME = Bracket(fastest_ns=0.0, slowest_ns=0.0)
@@ -244,36 +229,16 @@ def _way(entry: LedgerEntry, profile: HardwareProfile, link: str) -> str:
     return f"{entry.kind}: {cost.by} ({cost.algorithm})"
 
 
-def _kernels(ledger: Sequence[LedgerEntry], spec: ModelSpec, workload: Workload) -> dict[str, KernelWork]:
-    """Kernels that come or go with the collectives, by term."""
-    size = DTYPE_BYTES[workload.dtype]
+def _kernels(ledger: Ledger, spec: ModelSpec, workload: Workload) -> dict[str, KernelWork]:
+    """Kernels that come or go with the collectives, by term; which they are, the optimizations say."""
     found: dict[str, KernelWork] = {}
-    for entry in ledger:
-        rows, width = entry.shape[0], entry.shape[-1]
-        if entry.site in (LM_HEAD, DRAFT_LM_HEAD):
-            local = width == PAIR_WIDTH and entry.site == DRAFT_LM_HEAD
-            logits = rows * spec.vocab_size * size
-            if not local:
-                _add(found, COPY, entry.count, 1, 2 * logits)
-            kernels, read = (LOCAL_ARGMAX_KERNELS, logits / workload.tp) if local else (1, logits)
-            _add(found, ARGMAX, entry.count, kernels, read)
-        elif not entry.fused and _ends_draft_pass(entry, ledger):
-            _add(found, NORM, entry.count, 1, PASSES_OF_NORM * rows * width * size)
+    for optimization in CATALOGUE.values():
+        for term, work in optimization.kernels(ledger, spec, workload):
+            so_far = found.get(term, NO_WORK)
+            found[term] = KernelWork(
+                kernels=so_far.kernels + work.kernels, moved_bytes=so_far.moved_bytes + work.moved_bytes
+            )
     return found
-
-
-def _ends_draft_pass(entry: LedgerEntry, ledger: Sequence[LedgerEntry]) -> bool:
-    """Whether this is the last all-reduce of a draft pass, which the final norm follows."""
-    if entry.kind != Kind.ALL_REDUCE or not is_draft_phase(entry.phase):
-        return False
-    return entry is [other for other in ledger if other.phase == entry.phase and other.kind == entry.kind][-1]
-
-
-def _add(found: dict[str, KernelWork], term: str, count: int, kernels: int, moved_bytes: float) -> None:
-    so_far = found.get(term, NO_WORK)
-    found[term] = KernelWork(
-        kernels=so_far.kernels + count * kernels, moved_bytes=so_far.moved_bytes + count * moved_bytes
-    )
 
 
 def _kernel_time(work: KernelWork, profile: HardwareProfile) -> Bracket | None:

@@ -15,7 +15,7 @@ from mtpprof.analyzers.ledger.excess import Excess
 from mtpprof.analyzers.numeric.stats import Claim, Interval, NoiseFloor
 from mtpprof.cli.render.output import Table
 from mtpprof.cli.render.units import UNKNOWN, bytes_text, count_text, percent_text, signed, time_text
-from mtpprof.models.optimizations.catalogue import FUSED_RESIDUAL_RMSNORM
+from mtpprof.models.optimizations.base import FUSED_RESIDUAL_RMSNORM
 
 NOTHING = "-"
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from mtpprof.models.optimizations.catalogue import FUSED_RESIDUAL_RMSNORM
+from mtpprof.models.optimizations.base import FUSED_RESIDUAL_RMSNORM
 from mtpprof.models.traffic import Kind
 from mtpprof.profilers.engines.vllm.sites import FUSED_HELPER, MOE_FUNCTIONS, Place
 from mtpprof.profilers.engines.vllm.tracker import Call, Tracker

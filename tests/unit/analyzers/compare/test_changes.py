@@ -170,10 +170,12 @@ def test_sites_of_layers_are_one_pattern() -> None:
 
 def verdict(base: Stratum, arm: Stratum, name: str) -> str:
     pairing = Pairing(base=base, arm=arm)
-    return engagement_by_change(pairing, changes(pairing), name).verdict
+    found = engagement_by_change(pairing, changes(pairing), name)
+    assert found is not None
+    return found.verdict
 
 
-def test_signatures_of_the_optimizations() -> None:
+def test_proofs_by_change_of_the_optimizations() -> None:
     off, on = stratum((form(), 7), (form(shape="8x128"), 3)), stratum((form(), 7))
     assert verdict(off, on, "commutative-reduce") == Engaged.ENGAGED
     assert verdict(on, on, "commutative-reduce") == Engaged.UNKNOWN

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from mtpprof.analyzers.predict.cost_fit import fit_line
-from mtpprof.analyzers.predict.predict import ARGMAX, COLLECTIVES, COPY, NORM, Bracket, Prediction, predict
+from mtpprof.analyzers.predict.predict import COLLECTIVES, Bracket, Prediction, predict
 from mtpprof.analyzers.predict.published import hold_against_published
 from mtpprof.errors import InputError, UsageError
 from mtpprof.models.hardware import HardwareProfile, load_profile, parse_profile, profile_names
 from mtpprof.models.ledger import Workload
+from mtpprof.models.optimizations.allreduce_norm_fusion import NORM
+from mtpprof.models.optimizations.local_argmax import ARGMAX, COPY
 from mtpprof.models.presets import load_preset
 from mtpprof.models.spec import Scale
 

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from mtpprof.errors import UsageError
 from mtpprof.models.ledger import LedgerEntry, Workload, base_ledger
 from mtpprof.models.optimizations import catalogue as optimizations
+from mtpprof.models.optimizations.base import Eligibility, Optimization, Proof
 from mtpprof.models.optimizations.catalogue import (
     CATALOGUE,
-    Eligibility,
-    Evidence,
-    Optimization,
     eligible_optimizations,
     expected_collectives,
     find_optimization,
@@ -171,17 +169,17 @@ def test_optimizations_compose() -> None:
 def test_evidence_tells_off_from_on_and_from_half_on(
     spec: ModelSpec, optimization: str, opportunities: int
 ) -> None:
-    judge = CATALOGUE[optimization].evidence
+    judge = CATALOGUE[optimization].proof_by_site
     off, on = base_ledger(spec, LOAD), expected_collectives(spec, LOAD, frozenset({optimization}))
-    assert judge(off) == Evidence(engaged_calls=0, opportunities=opportunities)
-    assert judge(on) == Evidence(engaged_calls=opportunities, opportunities=opportunities)
+    assert judge(off) == Proof(engaged_calls=0, opportunities=opportunities)
+    assert judge(on) == Proof(engaged_calls=opportunities, opportunities=opportunities)
     assert not judge(off).engaged
     assert judge(on).engaged
     assert not judge(on).partial
     both = judge(off + on)
     assert both.partial
     assert not both.engaged
-    assert judge(()) == Evidence(engaged_calls=0, opportunities=0)
+    assert judge(()) == Proof(engaged_calls=0, opportunities=0)
     assert not judge(()).engaged
 
 
@@ -189,7 +187,7 @@ def test_evidence_tells_off_from_on_and_from_half_on(
 def test_evidence_depends_on_counts_and_not_on_order(entries: list[LedgerEntry], steps: int) -> None:
     counted = tuple(replace(entry, count=steps) for entry in entries)
     for optimization in CATALOGUE.values():
-        once, many = optimization.evidence(base_ledger(SUPER, LOAD)), optimization.evidence(counted)
+        once, many = optimization.proof_by_site(base_ledger(SUPER, LOAD)), optimization.proof_by_site(counted)
         assert (many.engaged_calls, many.opportunities) == (
             once.engaged_calls * steps,
             once.opportunities * steps,
@@ -200,10 +198,11 @@ def test_evidence_of_pairs_is_not_taken_in_by_a_gather_of_another_kind() -> None
     eh_proj = next(entry for entry in base_ledger(SUPER, LOAD) if entry.site == "mtp.eh_proj")
     target = replace(eh_proj, site="lm_head", phase="target", shape=(8, 2), dtype="fp32")
     assert (
-        CATALOGUE[ARGMAX].evidence((replace(eh_proj, shape=(8, 2), dtype="fp32"), target)).opportunities == 0
+        CATALOGUE[ARGMAX].proof_by_site((replace(eh_proj, shape=(8, 2), dtype="fp32"), target)).opportunities
+        == 0
     )
     narrow = replace(eh_proj, site="mtp.lm_head", shape=(8, 2))
-    assert CATALOGUE[ARGMAX].evidence((narrow,)) == Evidence(engaged_calls=0, opportunities=1)
+    assert CATALOGUE[ARGMAX].proof_by_site((narrow,)) == Proof(engaged_calls=0, opportunities=1)
 
 
 def test_what_is_not_eligible_cannot_be_enabled() -> None:
@@ -240,7 +239,7 @@ def test_an_entry_is_all_that_a_new_optimization_takes(monkeypatch: pytest.Monke
             ok=workload.tp > 1, reason="" if workload.tp > 1 else "TP 1"
         ),
         rewrite=lambda entries, spec, workload: tuple(e for e in entries if not e.site.endswith("embed")),
-        evidence=lambda entries: Evidence(engaged_calls=0, opportunities=embeddings(entries)),
+        proof_by_site=lambda entries: Proof(engaged_calls=0, opportunities=embeddings(entries)),
     )
     monkeypatch.setitem(optimizations.CATALOGUE, replicated.id, replicated)
     assert eligible_optimizations(DEEPSEEK, LOAD)[replicated.id].ok
@@ -249,7 +248,7 @@ def test_an_entry_is_all_that_a_new_optimization_takes(monkeypatch: pytest.Monke
         entry.kind for entry in on
     )
     assert removed == {Kind.ALL_REDUCE: 4}
-    assert find_optimization(replicated.id).evidence(on).opportunities == 0
+    assert find_optimization(replicated.id).proof_by_site(on).opportunities == 0
     with pytest.raises(UsageError, match="free-embedding cannot be used: TP 1"):
         expected_collectives(DEEPSEEK, replace(LOAD, tp=1), frozenset({replicated.id}))
 
@@ -263,4 +262,4 @@ def test_a_draft_module_of_grouped_query_attention_is_fused_alike() -> None:
         mtp=MtpSpec(blocks="*E", gathered_eh_proj=False),
     )
     on = expected_collectives(spec, LOAD, frozenset({FUSION}))
-    assert CATALOGUE[FUSION].evidence(on).engaged
+    assert CATALOGUE[FUSION].proof_by_site(on).engaged

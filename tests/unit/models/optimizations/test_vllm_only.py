@@ -8,15 +8,14 @@ import pytest
 
 from mtpprof.errors import UsageError
 from mtpprof.models.ledger import LedgerEntry, Workload, base_ledger
+from mtpprof.models.optimizations.base import Proof
 from mtpprof.models.optimizations.catalogue import (
     CATALOGUE,
     OPT_IN,
-    Evidence,
     all_optimizations,
     expected_collectives,
     find_optimization,
 )
-from mtpprof.models.optimizations.vllm_only import BACKENDS
 from mtpprof.models.presets import load_preset
 from mtpprof.models.spec import ModelSpec, Scale
 from mtpprof.models.traffic import Kind
@@ -35,19 +34,18 @@ CARRIERS = {
 
 
 def eligible(name: str, spec: ModelSpec, workload: Workload = LOAD) -> bool:
-    verdict = BACKENDS[name].eligible(spec, workload)
+    verdict = OPT_IN[name].eligible(spec, workload)
     assert verdict.ok or verdict.reason
     return verdict.ok
 
 
 def test_they_are_found_by_name_and_compared_only_when_asked_for() -> None:
-    assert set(OPT_IN) == set(BACKENDS)
     assert not set(OPT_IN) & set(CATALOGUE)
     assert set(all_optimizations()) == set(OPT_IN) | set(CATALOGUE)
-    assert find_optimization("custom-allreduce") is BACKENDS["custom-allreduce"]
+    assert find_optimization("custom-allreduce") is OPT_IN["custom-allreduce"]
     with pytest.raises(UsageError, match="did you mean custom-allreduce"):
         find_optimization("custom-allreduc")
-    for name, entry in BACKENDS.items():
+    for name, entry in OPT_IN.items():
         assert entry.id == name
         assert all((entry.title, entry.source, entry.summary, entry.changes, entry.proof))
         assert set(entry.switches) == {"vllm"}
@@ -74,10 +72,10 @@ def test_a_replicated_embedding_takes_one_sum_a_pass() -> None:
         expected_collectives(DEEPSEEK, LOAD, frozenset({"replicated-embedding"})),
     )
     assert len(off) - len(on) == 4
-    evidence = BACKENDS["replicated-embedding"].evidence
-    assert evidence(off) == Evidence(engaged_calls=0, opportunities=4)
-    assert evidence(on) == Evidence(engaged_calls=4, opportunities=4)
-    assert evidence(()) == Evidence(engaged_calls=0, opportunities=0)
+    evidence = OPT_IN["replicated-embedding"].proof_by_site
+    assert evidence(off) == Proof(engaged_calls=0, opportunities=4)
+    assert evidence(on) == Proof(engaged_calls=4, opportunities=4)
+    assert evidence(()) == Proof(engaged_calls=0, opportunities=0)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +84,7 @@ def test_a_replicated_embedding_takes_one_sum_a_pass() -> None:
 def test_fusion_in_the_target_changes_neither_calls_nor_bytes(name: str, spec: ModelSpec) -> None:
     off, on = base_ledger(spec, LOAD), expected_collectives(spec, LOAD, frozenset({name}))
     assert [replace(entry, fused="") for entry in on] == list(off)
-    evidence = BACKENDS[name].evidence
+    evidence = OPT_IN[name].proof_by_site
     assert evidence(off).engaged_calls == 0
     assert evidence(on).engaged
     fused = [entry for entry in on if entry.fused]
@@ -103,7 +101,7 @@ def test_a_backend_is_proved_by_what_carried_the_calls(name: str, carrier: str) 
     def carried(by: str) -> tuple[LedgerEntry, ...]:
         return tuple(replace(entry, implementation=by) for entry in ledger)
 
-    evidence = BACKENDS[name].evidence
+    evidence = OPT_IN[name].proof_by_site
     assert evidence(ledger).opportunities == 0
     assert evidence(carried("nccl")).engaged_calls == 0
     assert evidence(carried(carrier)).engaged
@@ -114,14 +112,14 @@ def test_a_backend_is_proved_by_what_carried_the_calls(name: str, carrier: str) 
 
 def test_the_reference_engine_refuses_them_by_name() -> None:
     refused = ReferenceEngine().refusals("cpu")
-    assert set(refused) == set(BACKENDS)
+    assert set(refused) == set(OPT_IN)
     assert refused["custom-allreduce"] == "only the vllm engine has it"
 
 
 def test_a_plan_names_them_only_when_they_are_asked_for() -> None:
     options = PlanOptions(models=("deepseek-v3.2",), tp=2, concurrency=(1,))
     (case,) = make_cases(options)
-    assert not set(case.not_applicable) & set(BACKENDS)
+    assert not set(case.not_applicable) & set(OPT_IN)
     assert set(case.switched) == {"allreduce-norm-fusion", "local-argmax"}
     (case,) = make_cases(replace(options, settings={"custom-allreduce": "both"}))
     assert [arm.name for arm in case.arms] == ["baseline", "baseline-repeat", "custom-allreduce"]
