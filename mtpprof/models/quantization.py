@@ -73,8 +73,7 @@ class Quantization:
 def apply_quantization(spec: ModelSpec, config: Mapping[str, object]) -> ModelSpec:
     """The spec with the model's quantization, and that of its latent output projections, as the config has them.
 
-    Kimi-K3's projections stay unquantized whatever its config says: the published checkpoint holds them so, and vLLM builds
-    them so.
+    Of some families these projections stay unquantized whatever the config says (`Family.latent_projection_plain`).
 
     Raises:
         ValueError: as `read_quantization` and `Quantization.of`.
@@ -83,7 +82,7 @@ def apply_quantization(spec: ModelSpec, config: Mapping[str, object]) -> ModelSp
     if quantization is None:
         return spec
     spec = replace(spec, quantization=quantization.name)
-    if spec.moe is None or spec.moe.latent_size is None or spec.family == "kimi-k3":
+    if spec.moe is None or spec.moe.latent_size is None or spec.traits.latent_projection_plain:
         return spec
     paths = moe_paths(spec)
     found = {path: name for path in paths if (name := quantization.of(_latent_projection_names(path)))}

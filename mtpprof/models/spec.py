@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
 from mtpprof.errors import UsageError
+from mtpprof.models.families import FAMILIES, Family
 
 BLOCK_KINDS = "A*KMDE"
 
@@ -138,7 +138,8 @@ class ModelSpec:
     name: str
     """Preset id, e.g. `deepseek-v3.2`; for a config.json the name of its folder."""
     title: str
-    family: Literal["deepseek", "nemotron-h", "kimi-k3"]
+    family: str
+    """Of `mtpprof.models.families.FAMILIES`."""
     source: str
     """Where the dimensions come from."""
     scale: Scale
@@ -160,14 +161,28 @@ class ModelSpec:
     rope_theta: float = 10000.0
     logit_scale: float = 1.0
 
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"the family {self.family!r} is none of {', '.join(FAMILIES)}")
+
+    @property
+    def traits(self) -> Family:
+        """What the models of its family have in common."""
+        return FAMILIES[self.family]
+
+    @property
+    def default_draft_tokens(self) -> int:
+        """Draft tokens per step where nothing is asked for."""
+        return self.traits.draft_tokens if self.mtp else 0
+
     def all_blocks(self) -> str:
         """Blocks of the target model and of the draft module."""
         return self.blocks + (self.mtp.blocks if self.mtp else "")
 
     @property
     def blocks_per_layer(self) -> int:
-        """Blocks that make up one published layer: attention + MLP, or a single block in Nemotron's hybrid pattern."""
-        return 1 if self.family == "nemotron-h" else 2
+        """See `Family`."""
+        return self.traits.blocks_per_layer
 
     @property
     def layers(self) -> int:

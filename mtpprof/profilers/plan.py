@@ -25,7 +25,6 @@ from mtpprof.rundir.records import BASELINE, MAX_BLOCKS, MAX_COUNT, MAX_RANKS
 BASELINE_REPEAT = "baseline-repeat"
 ALL_ON = "all-on"
 DEFAULT_MODELS = ("deepseek-v3.2", "nemotron-3-super")
-DEFAULT_DRAFT_TOKENS = 3
 MAX_SEED = 2**63 - 1
 """What a generator of torch takes."""
 MAX_VARIED = 5
@@ -73,7 +72,7 @@ class PlanOptions:
     tp: int = 1
     concurrency: tuple[int, ...] | None = None
     draft_tokens: int | None = None
-    """None: 3 for DeepSeek-like models with an MTP module, 0 for the others."""
+    """None: the default of the model's family."""
     prompt_len: int = 16
     scale: Scale | None = None
     layers: int | None = None
@@ -135,7 +134,7 @@ def _check_numbers(options: PlanOptions) -> None:
 
 def _draft_tokens(spec: ModelSpec, asked: int | None) -> int:
     if asked is None:
-        return DEFAULT_DRAFT_TOKENS if spec.mtp and spec.family == "deepseek" else 0
+        return spec.default_draft_tokens
     if asked and spec.mtp is None:
         raise UsageError(f"{spec.name} has no MTP module to draft tokens with; use --draft-tokens 0.")
     return asked

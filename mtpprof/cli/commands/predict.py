@@ -14,7 +14,6 @@ from mtpprof.models.spec import Scale
 if TYPE_CHECKING:
     from mtpprof.analyzers.predict.predict import Bracket, Prediction
     from mtpprof.models.hardware import HardwareProfile
-    from mtpprof.models.spec import ModelSpec
 
 DEFAULT_CONCURRENCY = (1, 64)
 
@@ -79,7 +78,7 @@ def predict(
     spec = resolve_model(model, scale=Scale.FULL)
     spec.check_tp(tp)
     profile = _profile(hardware, run)
-    drafts = _draft_tokens(spec, draft_tokens)
+    drafts = spec.default_draft_tokens if draft_tokens is None else draft_tokens
     answers = [
         predict_one(
             spec,
@@ -119,14 +118,6 @@ def _profile(hardware: str | None, run: str | None) -> HardwareProfile:
 
     target = parse_target(run)
     return fitted_profile(target.path.name, [side.traces.calls for side in sides_of(target) if side.traces])
-
-
-def _draft_tokens(spec: ModelSpec, asked: int | None) -> int:
-    from mtpprof.profilers.plan import DEFAULT_DRAFT_TOKENS
-
-    if asked is not None:
-        return asked
-    return DEFAULT_DRAFT_TOKENS if spec.mtp and spec.family == "deepseek" else 0
 
 
 def _check_alone(context: typer.Context) -> None:

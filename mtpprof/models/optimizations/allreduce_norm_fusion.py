@@ -34,7 +34,7 @@ def _eligible(spec: ModelSpec, workload: Workload) -> Eligibility:
     return unless(
         *needs_drafts(spec, workload),
         (
-            spec.family != "deepseek",
+            not spec.traits.draft_ends_in_sum,
             f"the draft module of {spec.title} does not end in an all-reduce that its final norm follows directly",
         ),
         needs_no_sequence_parallel(spec),

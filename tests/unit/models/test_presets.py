@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import tomllib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtpprof.errors import UsageError
+from mtpprof.errors import InputError, UsageError
 from mtpprof.models import presets
 from mtpprof.models.ledger import Workload, base_ledger
-from mtpprof.models.presets import PRESETS, find_preset, load_preset, rescale
+from mtpprof.models.presets import PRESETS, find_preset, load_preset, preset_of
 from mtpprof.models.spec import ModelSpec, Scale
 
 # name: hidden, vocabulary, layers, MoE layers, experts, top-k, expert width, shared width, latent width, draft blocks
@@ -185,7 +191,27 @@ def test_an_unknown_name_lists_the_known_ones_and_the_closest() -> None:
     assert find_preset("GLM-5.2").name == "glm-5.2"
 
 
-def test_a_row_is_all_that_a_new_preset_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = rescale(PRESETS["kimi-k2"], Scale.FULL, layers=2)
-    monkeypatch.setitem(presets.PRESETS, "newcomer", row)
-    assert load_preset("newcomer", Scale.TINY).blocks == "ADAE"
+PRESET_FILES = [entry for entry in resources.files(presets).iterdir() if entry.name.endswith(".toml")]
+
+
+@pytest.mark.parametrize("file", PRESET_FILES, ids=lambda file: file.name)
+def test_every_key_of_a_preset_file_is_one_of_a_spec(file: Traversable) -> None:
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    known = msgspec.to_builtins(PRESETS[file.name.removesuffix(".toml")])
+    for key, value in content.items():
+        assert key in known
+        assert not isinstance(value, dict) or set(value) <= set(known[key])
+    assert content["source"]
+
+
+def test_a_preset_file_of_another_shape_names_the_place() -> None:
+    content: dict[str, Any] = {"title": "x", "family": "deepseek", "source": "x", "blocks": ["AD", ["AE", 2]]}
+    sizes = {"hidden_size": 64, "vocab_size": 64, "norm_eps": 1e-6}
+    assert preset_of(content | sizes, "x").blocks == "ADAEAE"
+    for change, place in (
+        ({"hidden_size": "wide"}, r"preset x: .*hidden_size"),
+        ({"blocks": "AD"}, r"preset x: Expected `array`"),
+        ({"family": "llama"}, r"the family 'llama' is none of deepseek, "),
+    ):
+        with pytest.raises(InputError, match=place):
+            preset_of(content | sizes | change, "x")

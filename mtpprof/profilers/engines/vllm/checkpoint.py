@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mtpprof.errors import UsageError
 from mtpprof.models.hf import from_config
 from mtpprof.models.spec import Activation, ModelSpec
-from mtpprof.profilers.engines.vllm.layouts import DeepseekLayout, NemotronLayout, TensorSpec
+from mtpprof.profilers.engines.vllm.layouts import LAYOUTS, TensorSpec
 from mtpprof.profilers.sizes import spec_of
 from mtpprof.rundir.records import CaseRecord, RunRecord
 
@@ -55,7 +55,7 @@ def checkpoint_of(spec: ModelSpec, *, device: str) -> Checkpoint:
     Raises:
         UsageError: vLLM cannot run this model there, or mtpprof cannot write it.
     """
-    if spec.family == "kimi-k3":
+    if spec.family not in LAYOUTS:
         raise UsageError(
             f"{spec.name}: the vLLM engine cannot run {spec.title} from generated weights; use --engine reference, or a "
             f"published checkpoint with --vllm-arg model=PATH on CUDA."
@@ -63,7 +63,7 @@ def checkpoint_of(spec: ModelSpec, *, device: str) -> Checkpoint:
     deviations: list[str] = []
     if device == "cpu":
         spec = _for_cpu(spec, deviations)
-    layout = NemotronLayout(spec, device) if spec.family == "nemotron-h" else DeepseekLayout(spec)
+    layout = LAYOUTS[spec.family](spec, device)
     return Checkpoint(config=layout.config(), tensors=tuple(layout.tensors()), deviations=tuple(deviations))
 
 

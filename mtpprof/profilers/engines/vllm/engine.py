@@ -53,7 +53,7 @@ class VllmEngine:
         if run.device == "cpu":
             found.append("eager mode, ranks bound to cores: what vLLM needs on the CPU to switch arms live")
         if run.device == "cpu" and any(
-            case.model["family"] == "nemotron-h" and case.draft_tokens for case in run.cases
+            "M" in sizes.spec_of(case).all_blocks() and case.draft_tokens for case in run.cases
         ):
             found.append(
                 "with drafts, Mamba on the CPU does not compute the same in equal windows (seen with vLLM 0.32.0: logits vary); "
@@ -130,8 +130,8 @@ class VllmEngine:
                 f"use --device cuda."
             )
         needs = {patches.ANNOTATIONS}
-        if run.device == "cpu" and any(case.model["family"] == "nemotron-h" for case in run.cases):
-            needs.add(patches.CPU_NEMOTRON)
+        if run.device == "cpu":
+            needs |= {patches.on_cpu(sizes.spec_of(case).family) for case in run.cases}
         for needed, reason in patches.missing(patches.probe_installed(run.device)).items():
             if needed in needs:
                 raise MissingEnvironmentError(

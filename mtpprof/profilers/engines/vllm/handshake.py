@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from mtpprof.models.families import FAMILIES
 from mtpprof.profilers.engines.vllm import VARIABLE
 
 CONFIG_KEY = "mtpprof"
@@ -34,7 +35,7 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def layer_blocks(self) -> int:
         """Blocks that make up one published layer."""
-        return 1 if self.family == "nemotron-h" else 2
+        return FAMILIES[self.family].blocks_per_layer
 
     def write(self, environment: MutableMapping[str, str]) -> None:
         """Put it where vLLM's processes inherit it."""

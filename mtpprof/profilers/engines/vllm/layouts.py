@@ -7,6 +7,7 @@ chosen so that blocks add noise of a known size to the residual stream (`noise_o
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,15 +42,24 @@ class TensorSpec:
         return math.prod(self.shape) * BYTES_PER_VALUE
 
 
-class Layout:
+class Layout(ABC):
     """What the families share: matrices of a gain, norms, and how much noise a block may add."""
 
     embedding = ""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, device: str) -> None:
         self.spec = spec
+        self.device = device
         self.hidden = spec.hidden_size
         self._noise = noise_per_block(self.hidden, len(spec.blocks), TARGET_WINS_BY)
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """The config.json."""
+
+    @abstractmethod
+    def tensors(self) -> Iterator[TensorSpec]:
+        """Every tensor of the checkpoint."""
 
     def linear(self, name: str, outputs: int, inputs: int, gain: float = 1.0) -> TensorSpec:
         """A projection that multiplies the size of its input by about `gain`."""
@@ -252,10 +262,6 @@ class NemotronLayout(Layout):
 
     embedding = "backbone.embeddings"
 
-    def __init__(self, spec: ModelSpec, device: str) -> None:
-        super().__init__(spec)
-        self._gated_experts = device == "cpu"
-
     def config(self) -> dict[str, Any]:
         """The config.json."""
         spec = self.spec
@@ -354,11 +360,11 @@ class NemotronLayout(Layout):
         assert moe is not None
         yield from self.router(path, moe)
         width = moe.latent_size or self.hidden
-        size = (0.6 if self._gated_experts else 1.2) * moe.routed_scaling / moe.top_k**0.5
+        size = (0.6 if (self.device == "cpu") else 1.2) * moe.routed_scaling / moe.top_k**0.5
         gain = 1.0 if moe.latent_size else self._noise
         for expert in range(moe.experts):
             name = f"{path}.experts.{expert}"
-            if self._gated_experts:
+            if self.device == "cpu":
                 yield self.linear(f"{name}.gate_proj", moe.intermediate_size, width)
             yield self.linear(f"{name}.up_proj", moe.intermediate_size, width)
             yield self.linear(f"{name}.down_proj", width, moe.intermediate_size, gain / size)
@@ -376,3 +382,7 @@ def _attention(build: Layout, path: str) -> Iterator[TensorSpec]:
     yield build.linear(f"{path}.k_proj", gqa.kv_heads * gqa.head_dim, build.hidden)
     yield build.linear(f"{path}.v_proj", gqa.kv_heads * gqa.head_dim, build.hidden)
     yield build.output(f"{path}.o_proj", gqa.heads * gqa.head_dim, size=0.5)
+
+
+LAYOUTS: dict[str, type[Layout]] = {"deepseek": DeepseekLayout, "nemotron-h": NemotronLayout}
+"""Layouts by `ModelSpec.family`; of a family without one, vLLM cannot run generated weights."""

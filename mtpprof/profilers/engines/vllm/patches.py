@@ -17,11 +17,15 @@ from pathlib import Path
 
 ANNOTATIONS = "annotations"
 """Needed for ranges: without it, a run cannot be attributed."""
-CPU_NEMOTRON = "nemotron-h on the CPU"
 SEEN = ("0.28.0", "0.30.0", "0.31.0", "0.32.0")
 """Versions in whose source the points were found."""
 RUN_WITH = ("0.32.0",)
 """Versions that runs were made with."""
+
+
+def on_cpu(family: str) -> str:
+    """What a point is needed by without which a family of models does not run on the CPU."""
+    return f"{family} on the CPU"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +148,14 @@ PATCH_POINTS: tuple[PatchPoint, ...] = (
     *_points(
         f"{_MODELS}.nemotron_h",
         "FusedMoEFactory activation_without_mul",
-        CPU_NEMOTRON,
+        on_cpu("nemotron-h"),
         "gated experts in place of squared ReLU",
         "cpu",
     ),
     *_points(
         f"{_MODELS}.nemotron_h_mtp",
         "fused_moe_make_expert_params_mapping",
-        CPU_NEMOTRON,
+        on_cpu("nemotron-h"),
         "their names in the checkpoint",
         "cpu",
     ),

@@ -34,9 +34,8 @@ def apply_patches(handshake: Handshake) -> None:
         _listen_on_cuda(handshake)
     worker_class = importlib.import_module("vllm.v1.worker.gpu_worker").Worker
     worker_class.load_model = _once(worker_class.load_model, _set_up_after)
-    for family, patch in FAMILY_PATCHES:
-        if family == handshake.family:
-            patch(handshake)
+    if handshake.family in FAMILY_PATCHES:
+        FAMILY_PATCHES[handshake.family](handshake)
 
 
 def _listen_on_cuda(handshake: Handshake) -> None:
@@ -145,8 +144,8 @@ def _with_gated_mapping(original: Callable[..., Any]) -> Callable[..., Any]:
     return mapping
 
 
-FAMILY_PATCHES: tuple[tuple[str, Callable[[Handshake], None]], ...] = (
-    ("deepseek", _patch_deepseek),
-    ("nemotron-h", _patch_nemotron),
-)
-"""What each family of models takes, by `ModelSpec.family`."""
+FAMILY_PATCHES: dict[str, Callable[[Handshake], None]] = {
+    "deepseek": _patch_deepseek,
+    "nemotron-h": _patch_nemotron,
+}
+"""What vLLM's classes lack for a family of models, by `ModelSpec.family`."""

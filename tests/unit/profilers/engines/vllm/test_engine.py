@@ -79,7 +79,7 @@ def test_a_vllm_without_the_seam_is_refused(directory: RunDirectory, monkeypatch
 def test_a_workaround_is_needed_only_by_whom_it_is_for(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    present(monkeypatch, cpu=True, lacking=patches.CPU_NEMOTRON)
+    present(monkeypatch, cpu=True, lacking=patches.on_cpu("nemotron-h"))
     preflight(make_run(), directory)
     with pytest.raises(MissingEnvironmentError, match="gated experts"):
         preflight(make_run("nemotron-3-super", draft_tokens=0), directory)

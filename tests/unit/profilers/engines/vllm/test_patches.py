@@ -10,11 +10,11 @@ import pytest
 from mtpprof.profilers.engines.vllm import patches
 from mtpprof.profilers.engines.vllm.patches import (
     ANNOTATIONS,
-    CPU_NEMOTRON,
     PATCH_POINTS,
     PatchPoint,
     Probed,
     missing,
+    on_cpu,
     probe,
 )
 from mtpprof.profilers.engines.vllm.switches import SWITCHES
@@ -112,5 +112,5 @@ def test_what_lacks_a_point_is_unsupported_with_the_reason() -> None:
 
 
 def test_every_point_is_needed_by_something_that_exists() -> None:
-    known = {*SWITCHES, ANNOTATIONS, CPU_NEMOTRON}
+    known = {*SWITCHES, ANNOTATIONS, on_cpu("nemotron-h")}
     assert {item.needed_by for item in PATCH_POINTS} <= known
