@@ -5,12 +5,13 @@ tp = 4
 concurrency = [1, 16]
 opt = ["local-argmax=both"]
 
-`--max-gb`: how much of a file is read before it is refused.
+Options of every command that reads traces, declared once: which part of them is asked for, and how they are read.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,29 +94,166 @@ def read_plan_file(path: Path) -> PlanFile:
 
 
 if TYPE_CHECKING:
-    from mtpprof.analyzers.traces.load import LoadOptions
+    from mtpprof.analyzers.calls.attribution import ReadOptions, Window
 
+SELECTION = "What of the traces"
+READING = "How they are read"
+NS_PER_UNIT = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
+
+Ranks = Annotated[
+    str | None,
+    typer.Option("--ranks", metavar="LIST", help="Only these ranks, e.g. 0,2-3.", rich_help_panel=SELECTION),
+]
+WindowOfTime = Annotated[
+    str | None,
+    typer.Option(
+        "--window",
+        metavar="FROM:TO",
+        help="Only what starts in this time, from the first event, e.g. 10ms:1.5s.",
+        rich_help_panel=SELECTION,
+    ),
+]
+Steps = Annotated[
+    str | None,
+    typer.Option(
+        "--steps", metavar="FIRST:LAST", help="Only these steps, e.g. 3:8.", rich_help_panel=SELECTION
+    ),
+]
+Rules = Annotated[
+    Path | None,
+    typer.Option(
+        "--rules", metavar="FILE", help="Rules of your own for names (TOML).", rich_help_panel=READING
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="Preset or config.json of traces without a run record: derives the bytes of calls that carry none; "
+        "compare and check find redundant collectives by its ledger.",
+        rich_help_panel=READING,
+    ),
+]
+RankMap = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rank-map",
+        metavar="FILE=RANK",
+        help="Which file is which rank, where files do not say; repeatable.",
+        rich_help_panel=READING,
+    ),
+]
 MaxGb = Annotated[
     float | None,
     typer.Option(
+        "--max-gb",
         metavar="GB",
         help="Largest text of one file, decompressed, however well it is compressed; "
         "without it 64 GiB, and no more than 200 times the file.",
+        rich_help_panel=READING,
     ),
 ]
 
 
-def load_options(max_gb: float | None) -> LoadOptions:
-    """How files are read.
+def reading(
+    *,
+    rules: Path | None = None,
+    model: str | None = None,
+    ranks: str | None = None,
+    window: str | None = None,
+    steps: str | None = None,
+    rank_map: list[str] | None = None,
+    max_gb: float | None = None,
+) -> ReadOptions:
+    """What the options of a command line say of how traces are read.
 
     Raises:
-        UsageError: not a size.
+        UsageError: one of them is not of its form.
+        InputError: the file of rules or of the model cannot be read.
     """
+    from mtpprof.analyzers.calls.attribution import ReadOptions
+    from mtpprof.analyzers.calls.rules import load_rules
+    from mtpprof.analyzers.traces.discover import parse_rank_map
     from mtpprof.analyzers.traces.load import LoadOptions
     from mtpprof.analyzers.traces.readers.base import Limits
+    from mtpprof.models.hf import resolve_model
+    from mtpprof.models.spec import Scale
 
-    if max_gb is None:
-        return LoadOptions()
-    if not 0 < max_gb < 1e6:
+    if max_gb is not None and not 0 < max_gb < 1e6:
         raise UsageError(f"--max-gb {max_gb:g}: give a number of gigabytes above 0.")
-    return LoadOptions(limits=Limits.of_trusted(round(max_gb * 1e9)))
+    limits = Limits() if max_gb is None else Limits.of_trusted(round(max_gb * 1e9))
+    return ReadOptions(
+        rules=load_rules(rules) if rules else (),
+        ranks=frozenset(parse_ranks(ranks)) if ranks is not None else None,
+        window=_window(window, steps),
+        model=resolve_model(model, scale=Scale.FULL) if model else None,
+        rank_map=parse_rank_map(rank_map or ()),
+        load=LoadOptions(limits=limits),
+    )
+
+
+def parse_ranks(text: str) -> set[int]:
+    """`0,2-3` as numbers.
+
+    Raises:
+        UsageError: not of that form.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or len(first) > 6 or len(last) > 6:
+            raise UsageError(f"--ranks {text}: give numbers and ranges, e.g. 0,2-3.")
+        if dash and int(last) < int(first):
+            raise UsageError(
+                f"--ranks {text}: the range {first}-{last} is empty; give the smaller one first."
+            )
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _window(window: str | None, steps: str | None) -> Window:
+    from mtpprof.analyzers.calls.attribution import Window
+
+    start, end = _bounds(window, "--window", parse_time, "times such as 10ms:1.5s")
+    first, last = _bounds(steps, "--steps", _whole, "whole numbers such as 3:8")
+    return Window(start_ns=start, end_ns=end, first_step=first, last_step=last)
+
+
+def _bounds(
+    text: str | None, option: str, parse: Callable[[str], int], form: str
+) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    first, colon, last = text.partition(":")
+    try:
+        bounds = (parse(first) if first else None), (parse(last) if last else None)
+    except ValueError:
+        bounds = None, None
+    if not colon or bounds == (None, None):
+        raise UsageError(f"{option} {text}: give {form}; either side may be left out.")
+    start, end = bounds
+    if start is not None and end is not None and end < start:
+        raise UsageError(f"{option} {text}: ends before it begins; give the earlier bound first.")
+    return bounds
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
+def parse_time(text: str) -> int:
+    """`10ms`, `1.5s`, `200` (µs as in traces) in nanoseconds.
+
+    Raises:
+        ValueError: not a time.
+    """
+    number = text.rstrip("nµumsNMS")
+    unit = text[len(number) :] or "us"
+    if unit not in NS_PER_UNIT:
+        raise ValueError(text)
+    value = float(number) * NS_PER_UNIT[unit]
+    if not abs(value) < 2**62:
+        raise ValueError(text)
+    return round(value)

@@ -1,37 +1,36 @@
-"""The answer of `mtpprof analyze` as values: everything that an attribution says but the single calls."""
+"""The answer of `mtpprof analyze` as values: everything that an attribution says but the single calls.
+
+The decision: every format shows these values and computes none. Of two captures the second holds its comparison with the first, made by
+the very functions that `mtpprof compare` uses.
+"""
 
 from __future__ import annotations
 
-from mtpprof.analyzers.calls.attribution import Attribution, Withheld
-from mtpprof.analyzers.calls.match_ranks import Clock, GroupView
+from collections.abc import Sequence
+
+import msgspec
+
+from mtpprof.analyzers.answers.examination import ProblemFound, problem_found
+from mtpprof.analyzers.calls.attribution import Attribution, ReadOptions, Withheld, analyze
+from mtpprof.analyzers.calls.match_ranks import Clock as Clock
+from mtpprof.analyzers.calls.match_ranks import GroupView
 from mtpprof.analyzers.calls.unknown_names import Suspect
-from mtpprof.analyzers.calls.waits import Straggler, WaitShare
+from mtpprof.analyzers.calls.waits import Straggler as Straggler
+from mtpprof.analyzers.calls.waits import WaitShare
+from mtpprof.analyzers.compare.side import side_of, traces_of
+from mtpprof.analyzers.compare.targets import Comparison, comparison_of
 from mtpprof.analyzers.measures import slowest as notable
 from mtpprof.analyzers.measures import step_figures as stepviews
 from mtpprof.analyzers.measures import sums as grouping
 from mtpprof.analyzers.measures.slowest import Notable
 from mtpprof.analyzers.measures.step_figures import StepFigure, StepTime
 from mtpprof.analyzers.measures.sums import Group
-from mtpprof.analyzers.traces.verdicts import Problem
+from mtpprof.analyzers.traces.table import TraceSet
 from mtpprof.rundir.records import Record
 
 ANALYSIS_SCHEMA_VERSION = 2
 CENSUS = ("kind", "size_class", "implementation", "fused")
 NOTABLE_CALLS = 10
-
-
-class ProblemFound(Record, frozen=True, kw_only=True):
-    """A verdict on one file, or on all of them."""
-
-    verdict: str
-    severity: str
-    sentence: str
-    remedy: str
-    path: str
-    """Empty: it is on all files together."""
-    rank: int | None
-    count: int | None
-    """How many events, bytes or ranks it concerns, where that is a number."""
 
 
 class Analysis(Record, frozen=True, kw_only=True):
@@ -68,11 +67,41 @@ class Analysis(Record, frozen=True, kw_only=True):
     transients: tuple[str, ...]
     notes: tuple[str, ...]
     problems: list[ProblemFound]
+    fused_calls: int | None = None
+    """Calls that are fused with what follows."""
+    by_rank: tuple[Group, ...] = ()
+    outside_window: bool = False
+    """There is no answer because the window that was asked for holds nothing of the traces."""
+    comparison: Comparison | None = None
+    """With the first of two captures, negative is saved; None: it is the first, there are not two, or one gives no answer."""
+
+
+def analyses_of(
+    captures: Sequence[TraceSet], by: tuple[str, ...], options: ReadOptions | None = None
+) -> list[Analysis]:
+    """The answers of `analyze`, in the order of the captures.
+
+    Args:
+        captures: The event tables of each run.
+        by: What calls are grouped by, columns of `sums.BY`.
+        options: Rules, window, ranks, model.
+
+    Raises:
+        UsageError: a rank is asked for that a capture does not have.
+    """
+    if len(captures) != 2:
+        return [analysis_of(analyze(traces, options), by) for traces in captures]
+    sides = [side_of(traces_of(traces, options), traces.label) for traces in captures]
+    base, arm = (analysis_of(side.traces.found, by) for side in sides if side.traces is not None)
+    if not (base.no_answer or arm.no_answer):
+        arm = msgspec.structs.replace(arm, comparison=comparison_of(*sides))
+    return [base, arm]
 
 
 def analysis_of(found: Attribution, by: tuple[str, ...]) -> Analysis:
-    """The values of an attribution, with its calls grouped by the columns `by` (of `grouping.BY`)."""
+    """The values of an attribution, with its calls grouped by the columns `by` (of `sums.BY`)."""
     calls, steps = found.calls, found.steps
+    by_rank = grouping.group(calls, steps, ("rank",))
     return Analysis(
         schema_version=ANALYSIS_SCHEMA_VERSION,
         label=found.label,
@@ -99,17 +128,8 @@ def analysis_of(found: Attribution, by: tuple[str, ...]) -> Analysis:
         withheld=found.withheld,
         transients=found.transients,
         notes=found.notes,
-        problems=[_problem(problem) for problem in found.problems],
-    )
-
-
-def _problem(problem: Problem) -> ProblemFound:
-    return ProblemFound(
-        verdict=str(problem.verdict),
-        severity=problem.severity.name.lower(),
-        sentence=problem.sentence,
-        remedy=problem.remedy,
-        path=problem.path,
-        rank=problem.rank,
-        count=problem.count,
+        problems=[problem_found(problem) for problem in found.problems],
+        fused_calls=None if found.no_answer else sum(entry.fused_calls for entry in by_rank),
+        by_rank=by_rank,
+        outside_window=found.outside_window,
     )

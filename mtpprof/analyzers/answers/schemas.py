@@ -64,4 +64,4 @@ def write_schemas(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_schemas(Path(__file__).parents[1] / FOLDER)
+    write_schemas(Path(__file__).parents[2] / FOLDER)

@@ -8,7 +8,7 @@ support is in `withheld` with the reason; it is nowhere a zero.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from mtpprof.analyzers.calls.waits import (
     stragglers,
     wait_share,
 )
+from mtpprof.analyzers.numeric.words import counted
+from mtpprof.analyzers.traces.discover import RankMap
+from mtpprof.analyzers.traces.load import LoadOptions
 from mtpprof.analyzers.traces.nvtx_beside import NvtxBeside
 from mtpprof.analyzers.traces.table import MISSING, EventTable, TraceSet
 from mtpprof.analyzers.traces.verdicts import Answer, Problem, Verdict, withheld
@@ -51,8 +54,8 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What `analyze` is asked to do."""
+class ReadOptions:
+    """How traces are read and attributed: the same for every command and for the dashboard."""
 
     rules: tuple[Rule, ...] = ()
     """The user's own rules, asked before the built-in ones."""
@@ -61,6 +64,10 @@ class Options:
     window: Window = Window()
     model: ModelSpec | None = None
     """Dimensions from which payloads of calls without sizes are derived."""
+    rank_map: RankMap = field(default_factory=dict)
+    """Overrules what files say of their rank."""
+    load: LoadOptions = field(default_factory=LoadOptions)
+    """How much of a file is read, and with how many processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +105,8 @@ class Attribution:
     """The NVTX captures beside the traces, of those that have one."""
     no_answer: str = ""
     """Why the traces, or the part of them that was asked for, say nothing at all; empty: they say something."""
+    outside_window: bool = False
+    """There is no answer because the window that was asked for holds nothing of the traces."""
 
     @property
     def counts_are_exact(self) -> bool:
@@ -105,7 +114,7 @@ class Attribution:
         return not self.suspects and not withheld(self.problems, Answer.COUNTS)
 
 
-def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
+def analyze(traces: TraceSet, options: ReadOptions | None = None) -> Attribution:
     """Attribute the time and bytes of a run's traces to its collectives.
 
     Args:
@@ -115,7 +124,7 @@ def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
     Raises:
         UsageError: a rank is asked for that the set does not have.
     """
-    options = options or Options()
+    options = options or ReadOptions()
     if options.ranks is not None and (absent := sorted(options.ranks - set(traces.ranks))):
         raise UsageError(f"{traces.label}: has no trace of ranks {absent}; it has {list(traces.ranks)}.")
     parts = _Parts.of(traces, options)
@@ -128,9 +137,11 @@ def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
         parts.calls, metas, traces.world_size, forbidden=" ".join(item.sentence for item in forbidding)
     )
     calls, transients = mark_transients(matching.calls)
-    no_answer = _no_answer(traces, parts, options.window)
+    no_answer = in_error(traces) or nothing_counted(len(parts.calls), parts.uncounted, problems)
+    outside = "" if no_answer else _outside(traces, parts.steps, options.window)
+    no_answer = no_answer or outside
     suspects = _summed(parts.suspects)
-    calls = _chosen(calls, parts.steps, options, _origin(traces))
+    calls, steps, cut = _asked_for(calls, parts.steps, options, _origin(traces))
     residual = max((view.residual_ns for view in matching.groups if view.waits_known), default=0)
     reasons = [
         *matching.reasons,
@@ -146,7 +157,7 @@ def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
         missing_ranks=traces.missing_ranks,
         paths=tuple(meta.path for meta in metas),
         calls=calls,
-        steps=parts.steps,
+        steps=steps,
         clocks=matching.clocks,
         groups=matching.groups,
         waits=waits,
@@ -155,15 +166,16 @@ def analyze(traces: TraceSet, options: Options | None = None) -> Attribution:
         suspects=suspects,
         problems=problems,
         withheld=(
-            *_withheld(calls, parts.steps, reasons, problems),
+            *_withheld(calls, steps, reasons, problems),
             *_withheld_stragglers(waits),
             *_withheld_counts(no_answer, problems),
             *_withheld_by_suspects(suspects),
         ),
         transients=transients,
-        notes=parts.notes,
+        notes=(*parts.notes, *cut),
         nvtx=tuple(table.nvtx for table in traces.tables if table.nvtx is not None),
         no_answer=no_answer,
+        outside_window=bool(outside),
     )
 
 
@@ -179,7 +191,7 @@ class _Parts:
     """What was seen of collectives and is in no call, with the reason."""
 
     @staticmethod
-    def of(traces: TraceSet, options: Options) -> _Parts:
+    def of(traces: TraceSet, options: ReadOptions) -> _Parts:
         classifier, vocabulary = with_user_rules(options.rules), Vocabulary()
         call_parts, step_parts = [], []
         suspects: list[Suspect] = []
@@ -228,35 +240,46 @@ def _origin(traces: TraceSet) -> int:
     return min(starts, default=0)
 
 
-def _no_answer(traces: TraceSet, parts: _Parts, window: Window) -> str:
-    return (
-        in_error(traces)
-        or nothing_counted(len(parts.calls), parts.uncounted, traces.all_problems())
-        or beside_time(traces, _origin(traces), window.start_ns, window.end_ns)
-        or beside_steps(traces.label, parts.steps, window.first_step, window.last_step)
+def _outside(traces: TraceSet, steps: Steps, window: Window) -> str:
+    """Why a window holds nothing of the traces; empty: it holds something."""
+    return beside_time(traces, _origin(traces), window.start_ns, window.end_ns) or beside_steps(
+        traces.label, steps, window.first_step, window.last_step
     )
 
 
-def _chosen(calls: Calls, steps: Steps, options: Options, origin_ns: int) -> Calls:
-    """The calls of the ranks and of the window that are asked for."""
-    window = options.window
-    keep = np.ones(len(calls), np.bool_)
+def _asked_for(
+    calls: Calls, steps: Steps, options: ReadOptions, origin_ns: int
+) -> tuple[Calls, Steps, tuple[str, ...]]:
+    """The calls and the steps of the ranks and of the window that are asked for, and which steps the window cuts.
+
+    A step that the window cuts is left out: its calls count in sums, but no figure per step is of half a step.
+    """
+    window, everything = options.window, np.ones(len(calls), np.bool_)
+    mine, whole = everything, np.ones(len(steps), np.bool_)
     if options.ranks is not None:
-        keep &= np.isin(calls.rank, list(options.ranks))
-    if window.start_ns is not None:
-        keep &= calls.ts_ns >= origin_ns + window.start_ns
-    if window.end_ns is not None:
-        keep &= calls.ts_ns < origin_ns + window.end_ns
+        mine = mine & np.isin(calls.rank, list(options.ranks))
+        whole &= np.isin(steps.rank, list(options.ranks))
     if window.first_step is not None or window.last_step is not None:
-        row = steps.rows_of(calls.table, calls.step)
-        inside = row != MISSING
-        number = np.full(len(calls), MISSING, np.int64)
-        number[inside] = steps.number[row[inside]]
-        keep &= inside
-        keep &= number >= (window.first_step or 0)
+        whole &= steps.number >= (window.first_step or 0)
         if window.last_step is not None:
-            keep &= number <= window.last_step
-    return calls if keep.all() else calls.take(keep)
+            whole &= steps.number <= window.last_step
+        row = steps.rows_of(calls.table, calls.step)
+        mine = mine & (row != MISSING) & (whole[row] if len(whole) else False)
+    asked = whole.copy()
+    if window.start_ns is not None:
+        mine = mine & (calls.ts_ns >= origin_ns + window.start_ns)
+        whole &= steps.start_ns >= origin_ns + window.start_ns
+        asked &= steps.end_ns > origin_ns + window.start_ns
+    if window.end_ns is not None:
+        mine = mine & (calls.ts_ns < origin_ns + window.end_ns)
+        whole &= steps.end_ns <= origin_ns + window.end_ns
+        asked &= steps.start_ns < origin_ns + window.end_ns
+    if mine.all() and whole.all():
+        return calls, steps, ()
+    cut = int((asked & ~whole).sum())
+    note = f"the window cuts {counted(cut, 'step')}, counted on every rank: left out of figures per step"
+    kept, renumbered = steps.take(whole, calls.table, calls.step)
+    return replace(calls, step=renumbered).take(mine), kept, (note,) if cut else ()
 
 
 def _summed(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,17 @@ class Steps:
     def text(self, column: str, index: int) -> str:
         """Text of one step in a text column."""
         return self.texts[int(getattr(self, column)[index])]
+
+    def take(self, keep: Bools, table: I32, step: I32) -> tuple[Steps, I32]:
+        """Some of the steps, and steps given by table and number in it as numbers among those that are left; -1: gone."""
+        row = self.rows_of(table, step)
+        left = replace(self, **{name: getattr(self, name)[keep] for name in STEP_COLUMNS})
+        place = np.cumsum(keep) - 1 - np.searchsorted(left.table, self.table)
+        known = row != MISSING
+        known[known] = keep[row[known]]
+        renumbered = np.full(len(step), MISSING, np.int32)
+        renumbered[known] = place[row[known]]
+        return left, renumbered
 
     def rows_of(self, table: I32, step: I32) -> I64:
         """Row of steps given by table and number in it; -1 stays -1."""

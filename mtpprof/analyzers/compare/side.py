@@ -19,9 +19,8 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from mtpprof.analyzers.calls.attribution import Attribution, Options, analyze
+from mtpprof.analyzers.calls.attribution import Attribution, ReadOptions, analyze
 from mtpprof.analyzers.calls.classify import with_user_rules
-from mtpprof.analyzers.calls.rules import Rule
 from mtpprof.analyzers.calls.steps import Steps
 from mtpprof.analyzers.calls.table import Calls
 from mtpprof.analyzers.calls.unknown_names import suspicion
@@ -107,23 +106,22 @@ class Side:
 
 
 def read_traces(
-    paths: Sequence[Path],
-    spec: ModelSpec | None = None,
-    workload: Workload | None = None,
-    rules: tuple[Rule, ...] = (),
+    paths: Sequence[Path], options: ReadOptions | None = None, workload: Workload | None = None
 ) -> Traces:
     """Read and attribute the traces of one capture.
 
     Args:
         paths: Files, or directories that hold one run.
-        spec: Model, from which payloads without sizes are derived.
+        options: Rules, window, ranks, model, rank map, limits.
         workload: Batch of the steps, where the traces do not tell it.
-        rules: The user's own, for names.
 
     Raises:
         InputError: nothing readable there, or several runs.
+        UsageError: ranks, a window or a rank map that the traces do not have.
     """
-    return traces_of(_one_run(paths, open_traces(paths)), spec, workload, rules)
+    options = options or ReadOptions()
+    opened = open_traces(paths, options.rank_map, options.load)
+    return _inside(traces_of(_one_run(paths, opened), options, workload))
 
 
 def _one_run(paths: Sequence[Path], opened: Sequence[TraceSet]) -> TraceSet:
@@ -136,13 +134,11 @@ def _one_run(paths: Sequence[Path], opened: Sequence[TraceSet]) -> TraceSet:
 
 
 def traces_of(
-    traces: TraceSet,
-    spec: ModelSpec | None = None,
-    workload: Workload | None = None,
-    rules: tuple[Rule, ...] = (),
+    traces: TraceSet, options: ReadOptions | None = None, workload: Workload | None = None
 ) -> Traces:
     """The attribution of a trace set in the form that comparisons take."""
-    found = analyze(traces, Options(model=spec, rules=rules))
+    options = options or ReadOptions()
+    found = analyze(traces, options)
     steps = found.steps if workload is None else _with_batch(found.steps, workload)
     return Traces(
         found=found,
@@ -151,7 +147,7 @@ def traces_of(
         strata=stratify(found.calls, steps),
         composition=compose(traces, found),
         work=find_work(traces, found.calls),
-        others=find_others(traces, found, with_user_rules(rules)),
+        others=find_others(traces, found, with_user_rules(options.rules)),
     )
 
 
@@ -169,9 +165,11 @@ def run_side(
     arm: ArmRecord,
     *,
     traces: bool = True,
-    rules: tuple[Rule, ...] = (),
+    options: ReadOptions | None = None,
 ) -> Side:
     """An arm of a run, as far as the run has got and its files can be read.
+
+    Of `options` the model and the rank map do not count: the run has recorded its own.
 
     Raises:
         InputError: the record of the run is damaged.
@@ -183,7 +181,7 @@ def run_side(
     read: Traces | None = None
     missing, damaged = "the baseline's repeat is timed only", False
     if arm.repeats is None and traces:
-        read, missing, damaged = _arm_traces(directory, case, arm, spec, workload, rules)
+        read, missing, damaged = _arm_traces(directory, case, arm, spec, options or ReadOptions())
     repeat = next((other for other in case.arms if other.repeats is not None), None)
     cpus = run.machine.get("cpus")
     return Side(
@@ -226,15 +224,14 @@ def _windows(directory: RunDirectory, case: CaseRecord, arm: str) -> dict[int, t
     return windows_of(_stored(directory.timing, case.id, arm, {}))
 
 
-def trace_side(
-    paths: Sequence[Path], label: str, spec: ModelSpec | None = None, rules: tuple[Rule, ...] = ()
-) -> Side:
-    """Traces that are not from a run of ours.
+def trace_side(paths: Sequence[Path], label: str, options: ReadOptions | None = None) -> Side:
+    """Traces that are not from a run of ours; they are compared with the ledger of the model in `options`.
 
     Raises:
         InputError: nothing readable there, or several runs.
     """
-    return side_of(read_traces(paths, spec, rules=rules), label, spec)
+    options = options or ReadOptions()
+    return side_of(read_traces(paths, options), label, options.model)
 
 
 def side_of(traces: Traces, label: str, spec: ModelSpec | None = None) -> Side:
@@ -259,8 +256,7 @@ def _arm_traces(
     case: CaseRecord,
     arm: ArmRecord,
     spec: ModelSpec,
-    workload: Workload,
-    rules: tuple[Rule, ...],
+    options: ReadOptions,
 ) -> tuple[Traces | None, str, bool]:
     """The traces of an arm; None with the reason, and whether files are there that cannot be used."""
     paths = directory.captured(case.id, arm.name, case.tp)
@@ -269,12 +265,20 @@ def _arm_traces(
         return None, f"no trace of rank {', '.join(absent)}", False
     ranked = [directory.trace(case.id, arm.name, rank) for rank in range(case.tp)]
     try:
-        opened = open_traces(paths)
+        opened = open_traces(paths, options=options.load)
         if unfit := why_unfit(opened, case.tp, ranked):
             return None, unfit, True
-        return _agreeing(traces_of(_one_run(paths, opened), spec, workload, rules)), "", False
+        traces = traces_of(_one_run(paths, opened), replace(options, model=spec), workload_of(case))
+        return _agreeing(_inside(traces)), "", False
     except InputError as error:
         return None, str(error), True
+
+
+def _inside(traces: Traces) -> Traces:
+    """The traces, where the window that was asked for holds something of them; else a UsageError with the reason."""
+    if traces.found.outside_window:
+        raise UsageError(traces.found.no_answer)
+    return traces
 
 
 def _agreeing(traces: Traces) -> Traces:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mtpprof.analyzers.calls.rules import Rule
+from mtpprof.analyzers.calls.attribution import ReadOptions
 from mtpprof.analyzers.calls.unknown_names import Suspect
 from mtpprof.analyzers.compare.difference import Difference, compare_sides
 from mtpprof.analyzers.compare.side import Side, Traces, find_arm, find_case, run_side, trace_side
@@ -22,6 +22,7 @@ from mtpprof.analyzers.ledger.excess import (
     misfit,
     unproved,
 )
+from mtpprof.analyzers.traces.discover import maps_below
 from mtpprof.errors import InputError, UsageError
 from mtpprof.models.spec import ModelSpec
 from mtpprof.rundir.directory import RUN_FILE, RunDirectory
@@ -115,46 +116,55 @@ def parse_target(text: str) -> Target:
     return target
 
 
-def compare_targets(
-    base: Target, arm: Target, spec: ModelSpec | None = None, rules: tuple[Rule, ...] = ()
-) -> ComparisonReport:
+def compare_targets(base: Target, arm: Target, options: ReadOptions | None = None) -> ComparisonReport:
     """Compare everything that two names have in common.
 
     Args:
         base: The side that savings are counted from.
         arm: The other one.
-        spec: Model of traces that have no run record.
-        rules: The user's own, for names.
+        options: How traces are read; the model is that of traces without a run record.
 
     Raises:
         UsageError: the names have nothing in common, or do not say which arm is meant.
         InputError: unreadable runs or traces.
     """
-    pairs = list(_pairs(base, arm, spec, rules))
+    pairs = list(_pairs(base, arm, options or ReadOptions()))
     return ComparisonReport(
         schema_version=COMPARISON_SCHEMA_VERSION,
-        comparisons=[_comparison(first, second) for first, second in pairs],
+        comparisons=[comparison_of(first, second) for first, second in pairs],
     )
 
 
-def _pairs(
-    base: Target, arm: Target, spec: ModelSpec | None, rules: tuple[Rule, ...]
-) -> Iterator[tuple[Side, Side]]:
+def _pairs(base: Target, arm: Target, options: ReadOptions) -> Iterator[tuple[Side, Side]]:
     if not base.is_run and not arm.is_run:
         first, second = _short_names(base.path, arm.path)
-        yield trace_side([base.path], first, spec, rules), trace_side([arm.path], second, spec, rules)
+        ours, theirs = _divided(options, base.path, arm.path)
+        yield trace_side([base.path], first, ours), trace_side([arm.path], second, theirs)
     elif base.is_run and arm.is_run:
-        yield from _run_pairs(base, arm, rules)
+        yield from _run_pairs(base, arm, options)
     else:
         run, other = (base, arm) if base.is_run else (arm, base)
-        side = _only_arm(run, rules)
-        traces = trace_side([other.path], other.path.name, spec, rules)
-        if spec is None:
-            traces = _lent(traces, side, other.path, rules)
+        side = _only_arm(run, options)
+        traces = trace_side([other.path], other.path.name, options)
+        if options.model is None:
+            traces = _lent(traces, side, other.path, options)
         yield (side, traces) if base.is_run else (traces, side)
 
 
-def _lent(traces: Side, run: Side, path: Path, rules: tuple[Rule, ...]) -> Side:
+def _divided(options: ReadOptions, base: Path, arm: Path) -> tuple[ReadOptions, ReadOptions]:
+    """The options of each of two captures: an entry of the rank map is of the one whose files it matches.
+
+    Raises:
+        UsageError: an entry matches no file of either.
+    """
+    ours = {entry: rank for entry, rank in options.rank_map.items() if maps_below(entry, base)}
+    theirs = {
+        entry: rank for entry, rank in options.rank_map.items() if entry not in ours or maps_below(entry, arm)
+    }
+    return replace(options, rank_map=ours), replace(options, rank_map=theirs)
+
+
+def _lent(traces: Side, run: Side, path: Path, options: ReadOptions) -> Side:
     """A capture without a model with that of the run, where its messages show that it is of it; else as it was, with the reason."""
     if run.spec is None or traces.traces is None:
         return traces
@@ -164,7 +174,7 @@ def _lent(traces: Side, run: Side, path: Path, rules: tuple[Rule, ...]) -> Side:
         f"no model is recorded; all-reduces are as wide as those of {run.spec.name} ({run.spec.scale}), the model of {run.label}, "
         f"which is taken for it"
     )
-    return replace(trace_side([path], traces.label, run.spec, rules), note=note)
+    return replace(trace_side([path], traces.label, replace(options, model=run.spec)), note=note)
 
 
 def _strange(traces: Traces, spec: ModelSpec) -> str:
@@ -185,7 +195,7 @@ def _short_names(base: Path, arm: Path) -> tuple[str, str]:
     return str(base), str(arm)
 
 
-def sides_of(target: Target, spec: ModelSpec | None = None, rules: tuple[Rule, ...] = ()) -> list[Side]:
+def sides_of(target: Target, options: ReadOptions | None = None) -> list[Side]:
     """Every side that a name stands for: the arms of a run (without repeats), or a capture.
 
     Raises:
@@ -193,11 +203,11 @@ def sides_of(target: Target, spec: ModelSpec | None = None, rules: tuple[Rule, .
         InputError: unreadable runs or traces.
     """
     if not target.is_run:
-        return [trace_side([target.path], target.path.name, spec, rules)]
+        return [trace_side([target.path], target.path.name, options)]
     directory = RunDirectory(target.path)
     run = directory.run()
     sides = [
-        run_side(directory, run, case, arm, rules=rules)
+        run_side(directory, run, case, arm, options=options)
         for case in _cases(run, target)
         for arm in case.arms
         if arm.repeats is None and target.arm in (None, arm.name)
@@ -207,16 +217,16 @@ def sides_of(target: Target, spec: ModelSpec | None = None, rules: tuple[Rule, .
     return sides
 
 
-def _only_arm(target: Target, rules: tuple[Rule, ...]) -> Side:
+def _only_arm(target: Target, options: ReadOptions) -> Side:
     run = RunDirectory(target.path).run()
     cases = _cases(run, target)
     if target.arm is None or len(cases) != 1:
         names = ", ".join(f"{case.id}/{arm.name}" for case in cases for arm in case.arms if not arm.repeats)
         raise UsageError(f"{target.text}: name the one arm to compare, as RUN:CASE/ARM; it has {names}.")
-    return _side(target, run, cases[0], target.arm, rules)
+    return _side(target, run, cases[0], target.arm, options)
 
 
-def _run_pairs(base: Target, arm: Target, rules: tuple[Rule, ...]) -> Iterator[tuple[Side, Side]]:
+def _run_pairs(base: Target, arm: Target, options: ReadOptions) -> Iterator[tuple[Side, Side]]:
     ours, theirs = RunDirectory(base.path).run(), RunDirectory(arm.path).run()
     if base.path.samefile(arm.path) and base.arm is None and arm.arm is None:
         raise UsageError(
@@ -228,8 +238,8 @@ def _run_pairs(base: Target, arm: Target, rules: tuple[Rule, ...]) -> Iterator[t
             found = True
             apart = not base.path.samefile(arm.path)
             yield (
-                _side(base, ours, first, name, rules, run_name=apart),
-                _side(arm, theirs, second, other, rules, run_name=apart),
+                _side(base, ours, first, name, options, run_name=apart),
+                _side(arm, theirs, second, other, options, run_name=apart),
             )
     if not found:
         raise UsageError(
@@ -273,15 +283,21 @@ def _side(
     run: RunRecord,
     case: CaseRecord,
     name: str,
-    rules: tuple[Rule, ...],
+    options: ReadOptions,
     *,
     run_name: bool = False,
 ) -> Side:
-    side = run_side(RunDirectory(target.path), run, case, find_arm(case, name), rules=rules)
+    side = run_side(RunDirectory(target.path), run, case, find_arm(case, name), options=options)
     return replace(side, label=f"{target.path.name}:{name}") if run_name else side
 
 
-def _comparison(base: Side, arm: Side) -> Comparison:
+def comparison_of(base: Side, arm: Side) -> Comparison:
+    """Everything that can be said of two sides.
+
+    Raises:
+        UsageError: a model cannot be run at its side's tensor-parallel size.
+        InputError: messages are those of another model than the one that was named for them.
+    """
     difference = compare_sides(base, arm)
     calls = [(stratum.arm.calls - stratum.base.calls) * stratum.base_steps for stratum in difference.strata]
     return Comparison(

@@ -1,8 +1,6 @@
-"""Figures per engine step, with their spread, and two runs held against each other step by step.
+"""Figures per engine step, with their spread.
 
-The decision: steps are compared only with steps of the same phase, and the batch (rows, sequences) stands beside
-every figure. Runs of different batches or step counts are not comparable in their totals; where their batches differ
-that is said, not scaled away.
+The decision: steps are put together by phase and batch (rows, sequences), which stand beside every figure.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from mtpprof.analyzers.numeric.words import counted
 from mtpprof.analyzers.traces.table import MISSING
 
 FORM = ("kind", "implementation", "fused")
-"""What a collective is, for comparisons: columns of `Calls`."""
+"""What a collective is: columns of `Calls`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,96 +158,3 @@ def _batches(steps: Steps) -> Iterable[tuple[Batch, Bools]]:
             sequences=sequences if sequences != MISSING else None,
         )
         yield batch, np.asarray(distinct.which == place)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormRow:
-    """One kind of collective in the steps of one phase of two runs."""
-
-    phase: str | None
-    kind: str
-    here: tuple[StepFigure, ...]
-    """Its forms in the first run, batch by batch."""
-    there: tuple[StepFigure, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepComparison:
-    """Two runs per step."""
-
-    rows: tuple[FormRow, ...]
-    differences: tuple[str, ...]
-    """What ran differently, one sentence each."""
-    unequal: tuple[str, ...]
-    """Why times of the two are not to be compared as they stand, one sentence each; empty: batches are equal."""
-
-
-def compare_steps(here: tuple[Calls, Steps], there: tuple[Calls, Steps]) -> StepComparison:
-    """Holds the steps of two runs against each other, phase by phase and kind by kind."""
-    figures = [per_step(*run) for run in (here, there)]
-    pairs = sorted({(figure.batch.phase or "", figure.form["kind"]) for run in figures for figure in run})
-    rows = tuple(
-        FormRow(
-            phase=phase or None,
-            kind=kind,
-            here=_of(figures[0], phase, kind),
-            there=_of(figures[1], phase, kind),
-        )
-        for phase, kind in pairs
-    )
-    differences = [sentence for row in rows for sentence in _differences(row)]
-    return StepComparison(
-        rows=rows, differences=tuple(differences), unequal=tuple(_unequal(here[1], there[1]))
-    )
-
-
-def _of(figures: tuple[StepFigure, ...], phase: str, kind: str) -> tuple[StepFigure, ...]:
-    return tuple(item for item in figures if (item.batch.phase or "") == phase and item.form["kind"] == kind)
-
-
-def _differences(row: FormRow) -> Iterable[str]:
-    one, other = (_forms(side) for side in (row.here, row.there))
-    if one.keys() != other.keys():
-        texts = (
-            ", ".join(f"{form} ({_each(side[form])})" for form in sorted(side)) or "none"
-            for side in (one, other)
-        )
-        yield f"{row.phase or 'step'}, {row.kind} per step: {'; against '.join(texts)}."
-
-
-def _forms(figures: tuple[StepFigure, ...]) -> dict[str, list[StepFigure]]:
-    """Figures by what ran how often, e.g. `95 flashinfer_trtllm fused with residual_rmsnorm`."""
-    found: dict[str, list[StepFigure]] = {}
-    for item in figures:
-        if item.calls.median:
-            fused = f" fused with {item.form['fused']}" if item.form["fused"] else ""
-            found.setdefault(f"{item.calls.median:g} {item.form['implementation']}{fused}", []).append(item)
-    return found
-
-
-def _each(figures: list[StepFigure]) -> str:
-    """What one call takes: its transfer where every wait is known, else its duration, which may include waiting."""
-    transfers = [item.transfer_ns.median for item in figures if item.transfer_ns is not None]
-    whole = [item.call_ns.median for item in figures]
-    times, word = (transfers, "transfer") if len(transfers) == len(figures) else (whole, "duration")
-    low, high = min(times) / 1000, max(times) / 1000
-    return (
-        f"median {word} {low:.1f} µs"
-        if f"{low:.1f}" == f"{high:.1f}"
-        else f"median {word} {low:.1f}-{high:.1f} µs"
-    )
-
-
-def _unequal(here: Steps, there: Steps) -> Iterable[str]:
-    sides: list[dict[str | None, list[Batch]]] = [{}, {}]
-    for side, steps in zip(sides, (here, there), strict=True):
-        for batch, _ in _batches(steps):
-            side.setdefault(batch.phase, []).append(batch)
-    for phase in dict.fromkeys([*sides[0], *sides[1]]):
-        one, other = (side.get(phase, []) for side in sides)
-        if not one or not other:
-            missing = "first" if not one else "second"
-            yield f"{phase or 'steps'}: the {missing} has none, so there is nothing to compare with."
-        elif set(one) != set(other):
-            texts = (" and ".join(map(str, side)) for side in (one, other))
-            yield f"{' against '.join(texts)}: batches differ, so do message sizes; compare counts, not times."

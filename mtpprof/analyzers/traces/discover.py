@@ -47,6 +47,8 @@ def discover(
 ) -> tuple[FileSet, ...]:
     """Find the traces below `paths` and sort them into runs and ranks, without reading them.
 
+    Runs come in the order in which the user named them; below one folder, in the order of their names.
+
     Args:
         paths: Files and directories.
         rank_map: Overrules what files say: file name, path or glob → rank.
@@ -80,7 +82,13 @@ def discover(
         for folder in sorted(groups.keys() | refused.keys())
         for part in runs_of(folder, groups.get(folder, []), tuple(refused.get(folder, ())))
     ]
-    return labelled(merged(sets))
+    return tuple(sorted(labelled(merged(sets)), key=lambda part: _place(part, paths)))
+
+
+def _place(part: FileSet, paths: Sequence[Path]) -> int:
+    """The first of the user's names that stands for a file of a run."""
+    named = (i for i, path in enumerate(paths) if any(file.path.is_relative_to(path) for file in part.files))
+    return next(named, len(paths))
 
 
 def _looked(
@@ -220,6 +228,12 @@ def _check_map(rank_map: RankMap, files: Sequence[Path]) -> None:
             raise UsageError(
                 f"--rank-map {pattern}={rank_map[pattern]}: matches none of the files; check the name."
             )
+
+
+def maps_below(pattern: str, path: Path) -> bool:
+    """Whether an entry of a rank map is of a file at a path, or below it."""
+    files = path.rglob("*") if path.is_dir() else (path,)
+    return any(_matches(file, pattern) for file in files)
 
 
 def _matches(file: Path, pattern: str) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtpprof.cli.options import MaxGb, RankMap, Ranks, Rules, Steps, WindowOfTime, reading
 from mtpprof.cli.render.output import Format, Table, stderr_console, stdout_console, write_json, write_tables
 from mtpprof.errors import ExitCode, InputError, UsageError
 
@@ -33,9 +34,12 @@ def check(
             help="Preset or config.json: fail on collectives that the model's ledger does not need, or that are missing."
         ),
     ] = None,
-    rules: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Rules of your own for names (TOML), as for analyze.")
-    ] = None,
+    ranks: Ranks = None,
+    window: WindowOfTime = None,
+    steps: Steps = None,
+    rules: Rules = None,
+    rank_map: RankMap = None,
+    max_gb: MaxGb = None,
     time: Annotated[
         bool | None,
         typer.Option(
@@ -58,6 +62,7 @@ def check(
     """
     from mtpprof.analyzers.answers.budget import BudgetReport, check_budget
     from mtpprof.analyzers.answers.budget_file import BUDGET_SCHEMA_VERSION, load_budget
+    from mtpprof.analyzers.compare.targets import parse_target, sides_of
 
     if sum(option is not None for option in (budget, write_budget)) + (model is not None) == 0:
         raise UsageError(
@@ -65,7 +70,16 @@ def check(
         )
     if budget is not None and write_budget is not None:
         raise UsageError("--budget and --write-budget exclude each other; write first, then check.")
-    sides = _sides(target, model, rules)
+    options = reading(
+        rules=rules,
+        model=model,
+        ranks=ranks,
+        window=window,
+        steps=steps,
+        rank_map=rank_map,
+        max_gb=max_gb,
+    )
+    sides = sides_of(parse_target(target), options)
     _name_left_out(sides)
     if write_budget is not None:
         _write(write_budget, sides, target, time)
@@ -85,16 +99,6 @@ def check(
     if not answer.passed:
         stderr_console().print(f"mtpprof: {len(answer.over)} of {len(answer.rows)} limits are exceeded.")
         raise typer.Exit(ExitCode.CHECK_FAILED)
-
-
-def _sides(text: str, model: str | None, rules: Path | None) -> list[Side]:
-    from mtpprof.analyzers.calls.rules import load_rules
-    from mtpprof.analyzers.compare.targets import parse_target, sides_of
-    from mtpprof.models.hf import resolve_model
-    from mtpprof.models.spec import Scale
-
-    spec = resolve_model(model, scale=Scale.FULL) if model else None
-    return sides_of(parse_target(text), spec, load_rules(rules) if rules else ())
 
 
 def _name_left_out(sides: list[Side]) -> None:

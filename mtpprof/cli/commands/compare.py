@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mtpprof.cli.options import MaxGb, Model, RankMap, Ranks, Rules, Steps, WindowOfTime, reading
 from mtpprof.cli.render.format_names import ReportFormat
 
 
@@ -15,16 +15,14 @@ def compare(
         str,
         typer.Argument(metavar="A", help="Run, RUN:ARM, RUN:CASE/ARM, or a folder of traces: the baseline."),
     ],
-    arm: Annotated[str, typer.Argument(metavar="B", help="The same, for what is held against it.")],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Preset or config.json of traces without a run record: redundant collectives are found by its ledger."
-        ),
-    ] = None,
-    rules: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Rules of your own for names (TOML), as for analyze.")
-    ] = None,
+    arm: Annotated[str, typer.Argument(metavar="B", help="The same, for what is compared with it.")],
+    ranks: Ranks = None,
+    window: WindowOfTime = None,
+    steps: Steps = None,
+    rules: Rules = None,
+    model: Model = None,
+    rank_map: RankMap = None,
+    max_gb: MaxGb = None,
     style: Annotated[
         ReportFormat,
         typer.Option("--format", help="How to write the result; html is one self-contained page."),
@@ -42,13 +40,16 @@ def compare(
 
         mtpprof compare traces/before traces/after --model ./config.json
     """
-    from mtpprof.analyzers.calls.rules import load_rules
     from mtpprof.analyzers.compare.targets import compare_targets, parse_target
     from mtpprof.cli.render.formats import COMPARISONS
-    from mtpprof.models.hf import resolve_model
-    from mtpprof.models.spec import Scale
 
-    spec = resolve_model(model, scale=Scale.FULL) if model else None
-    known = load_rules(rules) if rules else ()
-    answer = compare_targets(parse_target(base), parse_target(arm), spec, known)
-    COMPARISONS[style](answer)
+    options = reading(
+        rules=rules,
+        model=model,
+        ranks=ranks,
+        window=window,
+        steps=steps,
+        rank_map=rank_map,
+        max_gb=max_gb,
+    )
+    COMPARISONS[style](compare_targets(parse_target(base), parse_target(arm), options))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtpprof.cli.options import MaxGb, load_options
+from mtpprof.cli.options import MaxGb, RankMap, Rules, reading
 from mtpprof.cli.render.output import Format, Table, write_json, write_tables
 from mtpprof.errors import ExitCode
+
+if TYPE_CHECKING:
+    from mtpprof.analyzers.calls.attribution import ReadOptions
 
 
 def doctor(
@@ -19,16 +22,12 @@ def doctor(
             metavar="[PATH...]", help="Traces to examine, files or directories; none: examine this machine."
         ),
     ] = None,
-    rank_map: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE=RANK", help="Which file is which rank, where files do not say; repeatable."
-        ),
-    ] = None,
     engine: Annotated[
         str | None,
         typer.Option(metavar="vllm", help="Examine what mtpprof reaches into of the installed vLLM."),
     ] = None,
+    rules: Rules = None,
+    rank_map: RankMap = None,
     max_gb: MaxGb = None,
     style: Annotated[Format, typer.Option("--format", help="How to write the result.")] = Format.TABLE,
 ) -> None:
@@ -49,7 +48,7 @@ def doctor(
     if engine is not None:
         _examine_engine(engine, style)
     elif paths:
-        _examine_traces(paths, rank_map or [], max_gb, style)
+        _examine_traces(paths, reading(rules=rules, rank_map=rank_map, max_gb=max_gb), style)
     else:
         _examine_machine(style)
 
@@ -104,15 +103,21 @@ def _examine_engine(engine: str, style: Format) -> None:
         raise typer.Exit(ExitCode.ENVIRONMENT)
 
 
-def _examine_traces(paths: list[Path], rank_map: list[str], max_gb: float | None, style: Format) -> None:
-    from mtpprof.analyzers.traces.discover import examine_traces, parse_rank_map
-    from mtpprof.analyzers.traces.verdicts import Severity, worst
-    from mtpprof.cli.render.verdicts import as_values, verdicts_table
+def _examine_traces(paths: list[Path], options: ReadOptions, style: Format) -> None:
+    from mtpprof.analyzers.answers.examination import examination_of
+    from mtpprof.analyzers.calls.attribution import analyze
+    from mtpprof.analyzers.traces.discover import examine_traces
+    from mtpprof.analyzers.traces.verdicts import Severity
+    from mtpprof.cli.render.verdicts import verdicts_table
 
-    sets = examine_traces(paths, parse_rank_map(rank_map), load_options(max_gb))
+    found = [
+        examination_of(traces, analyze(traces, options).no_answer)
+        for traces in examine_traces(paths, options.rank_map, options.load)
+    ]
     if style is Format.JSON:
-        write_json([as_values(traces) for traces in sets])
+        write_json(found)
     else:
-        write_tables([verdicts_table(traces) for traces in sets], style)
-    if any(worst(traces.all_problems()) is Severity.ERROR for traces in sets):
+        write_tables([verdicts_table(one) for one in found], style)
+    worst = max((verdict.level for one in found for verdict in one.verdicts), default=0)
+    if worst >= Severity.ERROR or any(one.no_answer for one in found):
         raise typer.Exit(ExitCode.BAD_INPUT)

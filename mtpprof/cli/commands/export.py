@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtpprof.cli.commands.analyze import attribution_options
+from mtpprof.cli.options import (
+    SELECTION,
+    MaxGb,
+    Model,
+    RankMap,
+    Ranks,
+    Rules,
+    Steps,
+    WindowOfTime,
+    reading,
+)
 from mtpprof.cli.render.output import Format, Table, stderr_console, write_json, write_tables
 from mtpprof.cli.render.units import bytes_text
 from mtpprof.errors import InputError, UsageError
@@ -18,12 +28,9 @@ from mtpprof.rundir.directory import RUN_FILE, RunDirectory
 from mtpprof.rundir.records import ArmRecord, CaseRecord, Status
 
 if TYPE_CHECKING:
-    from mtpprof.analyzers.calls.attribution import Options as AnalysisOptions
+    from mtpprof.analyzers.calls.attribution import ReadOptions
     from mtpprof.analyzers.perfetto.export import Exported
     from mtpprof.analyzers.perfetto.timeline import Arm
-
-SELECTION = "What of the traces"
-READING = "How they are read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,22 +63,9 @@ def export(
     ] = None,
     case: Annotated[str | None, typer.Option(help="Case of the run. Default: its first.")] = None,
     arm: Annotated[str | None, typer.Option(help="Arm of the case. Default: its first.")] = None,
-    ranks: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Only these ranks, e.g. 0,2-3.", rich_help_panel=SELECTION),
-    ] = None,
-    window: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FROM:TO",
-            help="Only what starts in this time, from the first event, e.g. 10ms:1.5s.",
-            rich_help_panel=SELECTION,
-        ),
-    ] = None,
-    steps: Annotated[
-        str | None,
-        typer.Option(metavar="FIRST:LAST", help="Only these steps, e.g. 3:8.", rich_help_panel=SELECTION),
-    ] = None,
+    ranks: Ranks = None,
+    window: WindowOfTime = None,
+    steps: Steps = None,
     only_collectives: Annotated[
         bool,
         typer.Option(
@@ -80,24 +74,10 @@ def export(
             rich_help_panel=SELECTION,
         ),
     ] = False,
-    rank_map: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE=RANK",
-            help="Which file is which rank, where files do not say; repeatable.",
-            rich_help_panel=READING,
-        ),
-    ] = None,
-    rules: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Rules of your own for names (TOML).", rich_help_panel=READING),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Preset or config.json: derives the bytes of calls that carry none.", rich_help_panel=READING
-        ),
-    ] = None,
+    rules: Rules = None,
+    model: Model = None,
+    rank_map: RankMap = None,
+    max_gb: MaxGb = None,
     with_queries: Annotated[
         bool, typer.Option("--with-queries", help="Also write FILE.sql for Perfetto's query page.")
     ] = False,
@@ -119,16 +99,23 @@ def export(
     from mtpprof.analyzers.perfetto.export import UI_SLICES, Export, Options
     from mtpprof.analyzers.perfetto.files import format_of
     from mtpprof.analyzers.perfetto.queries import sql
-    from mtpprof.analyzers.traces.discover import parse_rank_map
 
     form = format_of(output)
     if not output.absolute().parent.is_dir():
         raise UsageError(f"-o {output}: there is no folder {output.parent}; create it first.")
-    asked = attribution_options(ranks, window, steps, rules, model)
+    asked = reading(
+        rules=rules,
+        model=model,
+        ranks=ranks,
+        window=window,
+        steps=steps,
+        rank_map=rank_map,
+        max_gb=max_gb,
+    )
     sources = _sources(paths or [], case, arm, compare)
     if any(path.resolve() == output.resolve() for source in sources for path in source.paths):
         raise UsageError(f"-o {output}: is one of the traces to be read; give another name.")
-    arms = _arms(sources, parse_rank_map(rank_map or []), asked)
+    arms = _arms(sources, asked)
     shown = Options(ranks=asked.ranks, window=asked.window, only_collectives=only_collectives)
     laid_out = Export(arms, shown, compare=compare is not None)
     if laid_out.estimated_slices > UI_SLICES:
@@ -224,7 +211,7 @@ def _of_arm(directory: RunDirectory, status: Status, case: CaseRecord, arm: ArmR
     return Source(name=arm.name, paths=there)
 
 
-def _arms(sources: Sequence[Source], rank_map: dict[str, int], asked: AnalysisOptions) -> list[Arm]:
+def _arms(sources: Sequence[Source], asked: ReadOptions) -> list[Arm]:
     """Read and analyze the arms, each placed on its own time; what is not to be shown still serves to match and align."""
     from mtpprof.analyzers.calls.attribution import Window, analyze
     from mtpprof.analyzers.perfetto.timeline import place
@@ -234,7 +221,7 @@ def _arms(sources: Sequence[Source], rank_map: dict[str, int], asked: AnalysisOp
     whole = replace(asked, ranks=None, window=Window())
     arms = []
     for source in sources:
-        sets = open_traces(source.paths, rank_map)
+        sets = open_traces(source.paths, asked.rank_map, asked.load)
         if source.name is not None and len(sets) > 1:
             found = ", ".join(traces.label for traces in sets)
             raise UsageError(

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtpprof.cli.options import MaxGb, Rules, reading
 from mtpprof.cli.render.format_names import ReportFormat
 from mtpprof.cli.render.output import stderr_console, stdout_console
 from mtpprof.errors import ExitCode
 from mtpprof.rundir.directory import REPORT_FILE, RunDirectory
 
+if TYPE_CHECKING:
+    from mtpprof.analyzers.calls.attribution import ReadOptions
+
 
 def report(
     run: Annotated[Path, typer.Argument(help="Run directory, made by `mtpprof run`.")],
-    rules: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Rules of your own for names (TOML), as for analyze.")
-    ] = None,
+    rules: Rules = None,
+    max_gb: MaxGb = None,
     style: Annotated[
         ReportFormat,
         typer.Option(
@@ -39,28 +42,27 @@ def report(
 
         mtpprof report runs/mine --format json | jq '.cases[].differences'
     """
-    show_report(RunDirectory(run), style, rules)
+    show_report(RunDirectory(run), style, reading(rules=rules, max_gb=max_gb))
 
 
-def show_report(directory: RunDirectory, style: ReportFormat, rules: Path | None = None) -> None:
+def show_report(directory: RunDirectory, style: ReportFormat, options: ReadOptions | None = None) -> None:
     """Analyze a run directory, keep the answer there as report.json, and write it out.
 
     Args:
         directory: The run.
         style: How to write it out.
-        rules: The user's own, for names.
+        options: How its traces are read.
 
     Raises:
         InputError: not a run directory.
         typer.Exit: with code 1, the observed collectives differ from the ledger; with code 3, a file of an arm is damaged or gone.
     """
     from mtpprof.analyzers.answers.run_report import make_report
-    from mtpprof.analyzers.calls.rules import load_rules
     from mtpprof.analyzers.compare.side import run_side
     from mtpprof.cli.render.formats import REPORTS
     from mtpprof.cli.render.report import next_commands
 
-    answer = make_report(directory, partial(run_side, rules=load_rules(rules) if rules else ()))
+    answer = make_report(directory, partial(run_side, options=options))
     try:
         directory.write(directory.root / REPORT_FILE, answer)
     except OSError as error:

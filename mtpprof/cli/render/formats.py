@@ -56,7 +56,7 @@ REPORTS: dict[ReportFormat, Callable[[Report], None]] = {
 COMPARISONS: dict[ReportFormat, Callable[[ComparisonReport], None]] = {
     ReportFormat.TABLE: _comparison_as_tables,
     ReportFormat.JSON: write_json,
-    ReportFormat.CSV: lambda answer: write_rows(COMPARISON_COLUMNS, comparison_rows(answer)),
+    ReportFormat.CSV: lambda answer: write_rows(COMPARISON_COLUMNS, comparison_rows(answer.comparisons)),
     ReportFormat.MD: _comparison_as_markdown,
     ReportFormat.HTML: lambda answer: write(comparison_page(answer)),
 }

@@ -7,15 +7,14 @@ since a number cannot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from mtpprof.analyzers.answers.analysis import Analysis
 from mtpprof.analyzers.answers.run_report import ArmReport, Report
-from mtpprof.analyzers.calls.attribution import Attribution
 from mtpprof.analyzers.compare.difference import Difference, StratumDifference
 from mtpprof.analyzers.compare.engagement import Engaged, Engagement
-from mtpprof.analyzers.compare.targets import ComparisonReport
-from mtpprof.analyzers.measures.sums import group
+from mtpprof.analyzers.compare.targets import Comparison
 
 Row = dict[str, Any]
 GROUP_FIGURES = (
@@ -85,17 +84,17 @@ COMPARISON_COLUMNS = (
 )
 
 
-def group_columns(by: tuple[str, ...]) -> tuple[str, ...]:
+def group_columns(by: Iterable[str]) -> tuple[str, ...]:
     """The columns of `group_rows`."""
     return ("traces", *by, *GROUP_FIGURES, "lower_bound")
 
 
-def group_rows(found: Attribution, by: tuple[str, ...]) -> Iterator[Row]:
-    """Sums of the calls of one run by the columns `by`, all ranks together; a known sum is of the `…_known` calls."""
-    for entry in group(found.calls, found.steps, by):
+def group_rows(found: Analysis) -> Iterator[Row]:
+    """Sums of the calls of one run by the columns `found.by`, all ranks together; a known sum is of the `…_known` calls."""
+    for entry in found.groups:
         yield {
             "traces": found.label,
-            **{name: entry.key[name] for name in by},
+            **{name: entry.key[name] for name in found.by},
             **{name: getattr(entry, name) for name in GROUP_FIGURES},
             "lower_bound": bool(found.suspects),
         }
@@ -153,9 +152,9 @@ def _step_change(difference: Difference | None) -> Row:
     }
 
 
-def comparison_rows(answer: ComparisonReport) -> Iterator[Row]:
+def comparison_rows(comparisons: Iterable[Comparison]) -> Iterator[Row]:
     """A row a batch of each comparison, per step and rank; where nothing compares, one row without a batch."""
-    for comparison in answer.comparisons:
+    for comparison in comparisons:
         difference = comparison.difference
         for stratum in difference.strata or (None,):
             yield {

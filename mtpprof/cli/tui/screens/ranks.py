@@ -11,7 +11,7 @@ from textual.widgets import Static
 from mtpprof.analyzers.answers.run_report import RankTimes, rank_times
 from mtpprof.analyzers.compare.side import Side
 from mtpprof.analyzers.measures.step_parts import PARTS
-from mtpprof.cli.render.attribution import clocks_table, stragglers_table
+from mtpprof.cli.render.analysis import clocks_table, stragglers_table
 from mtpprof.cli.render.units import percent_text, time_text
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import bar, safe
@@ -69,16 +69,14 @@ class RanksPage(Page):
         table.styles.height = max(2, len(rows) + 1)
 
     def _show_tables(self, sides: tuple[Side | None, Side | None]) -> None:
-        for name, make, answers, title in (
+        for name, answers, title in (
             (
                 "stragglers",
-                stragglers_table,
                 ("which rank is last", "wait and transfer"),
                 "Stragglers: who came last, and what the others waited for it",
             ),
             (
                 "clocks",
-                clocks_table,
                 ("wait and transfer",),
                 "Clocks: the residual is how far the ends of collectives agree",
             ),
@@ -88,7 +86,12 @@ class RanksPage(Page):
             for letter, side in zip("AB", sides, strict=True):
                 if side is None or side.traces is None:
                     continue
-                made = make(side.traces.found)
+                found = side.traces.found
+                made = (
+                    stragglers_table(found.label, found.stragglers)
+                    if name == "stragglers"
+                    else clocks_table(found.label, found.clocks)
+                )
                 columns = [
                     Column("side"),
                     *(

@@ -15,7 +15,7 @@ from mtpprof.analyzers.answers.budget import check_budget
 from mtpprof.analyzers.answers.budget_file import make_budget
 from mtpprof.analyzers.answers.run_report import make_report
 from mtpprof.analyzers.answers.schemas import answers, published_schema, schema_text
-from mtpprof.analyzers.calls.attribution import Options, Window, analyze
+from mtpprof.analyzers.calls.attribution import ReadOptions, Window, analyze
 from mtpprof.analyzers.compare.targets import compare_targets, parse_target, sides_of
 from mtpprof.analyzers.predict.predict import PredictionReport, predict
 from mtpprof.analyzers.predict.published import PublishedReport, hold_against_published
@@ -61,7 +61,9 @@ def test_analyses_follow_theirs(made: RunDirectory) -> None:
     (traces,) = open_traces([made.arm(case.id, "baseline")])
     found = analyze(traces)
     follows([analysis_of(found, ("kind", "rank"))], "analysis")
-    follows([analysis_of(analyze(traces, Options(window=Window(first_step=1000))), ("step",))], "analysis")
+    follows(
+        [analysis_of(analyze(traces, ReadOptions(window=Window(first_step=1000))), ("step",))], "analysis"
+    )
 
 
 def test_comparisons_checks_and_predictions_follow_theirs(made: RunDirectory) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from mtpprof.analyzers.answers.analysis import analysis_of
-from mtpprof.analyzers.calls.attribution import Options, Window, analyze
+from mtpprof.analyzers.calls.attribution import ReadOptions, Window, analyze
 from mtpprof.analyzers.calls.waits import WaitVerdict
 from mtpprof.analyzers.compare.side import traces_of
 from mtpprof.analyzers.measures.sums import BY
 from mtpprof.analyzers.perfetto.timeline import place
 from mtpprof.analyzers.traces.table import TraceSet
 from mtpprof.analyzers.traces.verdicts import Problem, Verdict
-from mtpprof.cli.render.attribution import VIEWS, summary
+from mtpprof.cli.render.analysis import VIEWS, summary
 from tests.unit.analyzers.tables import GEMM, NCCL_AR, Trace, one_run
 
 MS = 1_000_000
@@ -41,9 +41,12 @@ def test_a_run_without_a_table_has_no_answer_and_a_reason_in_every_view() -> Non
     traces = TraceSet(label="x", tables=(), world_size=None)
     found = traces_of(traces).found
     assert found.no_answer == "x: no trace could be read."
-    assert analysis_of(found, BY).collective_calls is None
-    assert [view(found).rows for name, view in VIEWS.items() if name != "summary" and view(found).rows] == []
-    assert "no trace could be read" in str(summary(found).rows)
+    answer = analysis_of(found, BY)
+    assert answer.collective_calls is None
+    assert [
+        view(answer).rows for name, view in VIEWS.items() if name != "summary" and view(answer).rows
+    ] == []
+    assert "no trace could be read" in str(summary(answer).rows)
     assert place("x", traces, found).shift_ns == ()
 
 
@@ -86,7 +89,7 @@ def test_collectives_launched_without_any_kernel_are_no_zero() -> None:
     ],
 )
 def test_a_window_beside_the_traces_names_what_there_is(window: Window, said: str) -> None:
-    found = analyze(one_run(steps().table(0, 1), world=1), Options(window=window))
+    found = analyze(one_run(steps().table(0, 1), world=1), ReadOptions(window=window))
     assert said in found.no_answer
     assert bool(found.no_answer) is bool(said)
     assert bool(len(found.calls)) is not bool(said)
@@ -98,7 +101,7 @@ def test_a_window_beside_the_traces_names_what_there_is(window: Window, said: st
 def test_steps_of_traces_without_steps() -> None:
     trace = Trace()
     trace.kernel(NCCL_AR, 1_000, 500)
-    found = analyze(one_run(trace.table(0, 1), world=1), Options(window=Window(first_step=0)))
+    found = analyze(one_run(trace.table(0, 1), world=1), ReadOptions(window=Window(first_step=0)))
     assert "nothing in the traces tells their steps" in found.no_answer
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from mtpprof.analyzers.calls.attribution import Attribution, Options, Window, analyze
+from mtpprof.analyzers.calls.attribution import Attribution, ReadOptions, Window, analyze
 from mtpprof.analyzers.calls.steps import STEP_NAMES, StepName, phase_of_name
 from mtpprof.analyzers.calls.table import Calls, Provenance
 from mtpprof.errors import UsageError
@@ -27,7 +27,7 @@ def shm(trace: Trace, kind: str, at: int, rows: int, width: int, ranks: int = 2)
 
 
 def attribute(trace: Trace, model: ModelSpec | None = None, world: int = 2) -> Attribution:
-    return analyze(one_run(trace.table(0, world), world=world), Options(model=model))
+    return analyze(one_run(trace.table(0, world), world=world), ReadOptions(model=model))
 
 
 def texts(calls: Calls, column: str) -> list[str]:
@@ -316,7 +316,7 @@ def windowed(window: Window, ranks: frozenset[int] | None = None) -> Attribution
     for index in range(5):
         trace.note(step_name(10 + index), 1000 * index, 900)
         shm(trace, "AR", 1000 * index + 100, 4, 256)
-    return analyze(one_run(trace.table(0, 1), world=1), Options(window=window, ranks=ranks))
+    return analyze(one_run(trace.table(0, 1), world=1), ReadOptions(window=window, ranks=ranks))
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,17 @@ def windowed(window: Window, ranks: frozenset[int] | None = None) -> Attribution
     ],
 )
 def test_a_window_keeps_the_calls_in_it(window: Window, kept: list[int]) -> None:
-    assert windowed(window).calls.step.tolist() == kept
+    found = windowed(window)
+    rows = found.steps.rows_of(found.calls.table, found.calls.step)
+    assert found.steps.number[rows].tolist() == [10 + index for index in kept]
+    assert found.steps.number.tolist() == [10 + index for index in kept], "figures per step are of these"
+
+
+def test_a_step_that_the_window_cuts_is_in_no_figure_per_step() -> None:
+    found = windowed(Window(start_ns=1050, end_ns=3000))
+    assert (len(found.calls), found.steps.number.tolist()) == (2, [12])
+    assert found.calls.step.tolist() == [-1, 0]
+    assert [note for note in found.notes if "the window cuts 1 step" in note]
 
 
 def test_ranks_that_are_not_there_are_refused() -> None:

@@ -13,6 +13,7 @@ import pytest
 from mtpprof.analyzers.answers.budget import Status, check_budget, ledger_rows
 from mtpprof.analyzers.answers.budget_file import ArmBudget, Budget, Limit, make_budget
 from mtpprof.analyzers.answers.run_report import make_report
+from mtpprof.analyzers.calls.attribution import ReadOptions
 from mtpprof.analyzers.calls.rules import Rule, load_rules
 from mtpprof.analyzers.calls.unknown_names import Suspect, suspicion
 from mtpprof.analyzers.compare.difference import engagement_of_side
@@ -71,12 +72,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 def compared(run: RunDirectory, first: str, second: str, rules: tuple[Rule, ...] = ()) -> Comparison:
     targets = parse_target(f"{run.root}:{first}"), parse_target(f"{run.root}:{second}")
-    (only,) = compare_targets(*targets, rules=rules).comparisons
+    (only,) = compare_targets(*targets, ReadOptions(rules=rules)).comparisons
     return only
 
 
 def side(run: RunDirectory, arm: str, rules: tuple[Rule, ...] = ()) -> Side:
-    (only,) = sides_of(parse_target(f"{run.root}:{arm}"), rules=rules)
+    (only,) = sides_of(parse_target(f"{run.root}:{arm}"), ReadOptions(rules=rules))
     return only
 
 
@@ -101,7 +102,8 @@ def test_counts_are_lower_bounds_while_a_suspect_stands(run: RunDirectory, tmp_p
     assert not traces.found.counts_are_exact
     assert any(item.answer == "counts" and UNKNOWN_OP in item.reason for item in traces.found.withheld)
     assert read_traces([run.arm(case, "baseline")]).found.counts_are_exact
-    assert read_traces([run.arm(case, "commutative-reduce")], rules=told(tmp_path)).found.counts_are_exact
+    options = ReadOptions(rules=told(tmp_path))
+    assert read_traces([run.arm(case, "commutative-reduce")], options).found.counts_are_exact
 
 
 def test_what_is_not_recognised_is_neither_removed_nor_engaged_nor_saved(run: RunDirectory) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from mtpprof.analyzers.answers.run_report import CaseReport, Report, make_report
+from mtpprof.analyzers.calls.attribution import ReadOptions
 from mtpprof.analyzers.compare.difference import Difference, engagement_of_side
 from mtpprof.analyzers.compare.side import run_side
 from mtpprof.analyzers.compare.targets import Comparison, compare_targets, parse_target
@@ -297,7 +298,7 @@ def test_the_real_pair_of_latent_reduces() -> None:
         (only,) = compare_targets(
             parse_target(str(folder / "latent-reduce-on")),
             parse_target(str(folder / "latent-reduce-skipped")),
-            model,
+            ReadOptions(model=model),
         ).comparisons
         entry = only.difference
         assert (entry.calls, entry.payload_bytes, entry.wire_bytes) == (-3, -6144, -9216)

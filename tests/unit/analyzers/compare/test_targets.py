@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mtpprof.analyzers.calls.attribution import ReadOptions
 from mtpprof.analyzers.compare.side import side_of, trace_side
 from mtpprof.analyzers.compare.targets import Comparison, compare_targets, parse_target
 from mtpprof.errors import InputError, UsageError
@@ -24,7 +25,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 
 def compared(first: str, second: str, spec: ModelSpec | None = None) -> Comparison:
-    (only,) = compare_targets(parse_target(first), parse_target(second), spec).comparisons
+    (only,) = compare_targets(parse_target(first), parse_target(second), ReadOptions(model=spec)).comparisons
     return only
 
 

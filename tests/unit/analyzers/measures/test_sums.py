@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mtpprof.analyzers.calls.attribution import Attribution, analyze
 from mtpprof.analyzers.calls.table import wire_bytes_of
-from mtpprof.analyzers.measures.step_figures import compare_steps, per_step, step_times
+from mtpprof.analyzers.measures.step_figures import per_step, step_times
 from mtpprof.analyzers.measures.sums import BY, Group, group, size_class
 from mtpprof.analyzers.numeric import intervals
 from tests.unit.analyzers.tables import GEMM, NCCL_AG, NCCL_AR, Trace, one_run, record
@@ -198,28 +198,3 @@ def test_a_form_that_some_steps_lack_counts_as_none_there() -> None:
     found = analyze(one_run(trace.table(0, 1), world=1))
     (figure,) = per_step(found.calls, found.steps)
     assert (figure.steps, figure.calls.median, figure.sum_ns.median) == (4, 0, 0)
-
-
-def test_comparison_names_what_ran_differently_and_that_batches_are_unequal() -> None:
-    here, there = decode([FUSED, FUSED, NCCL_AG], 16, dur=7_000), decode([NCCL_AR, NCCL_AR, NCCL_AG], 1)
-    found = compare_steps((here.calls, here.steps), (there.calls, there.steps))
-    (difference,) = found.differences
-    assert difference == (
-        "target, all_reduce per step: 2 flashinfer_trtllm fused with residual_rmsnorm (median duration 8.0 µs); "
-        "against 2 nccl/LL (median duration 11.0 µs)."
-    )
-    (unequal,) = found.unequal
-    assert unequal.startswith("target of 16 rows, 16 sequences against target of 1 row, 1 sequence")
-
-
-def test_equal_runs_differ_in_nothing() -> None:
-    run = decode([NCCL_AR], 4)
-    found = compare_steps((run.calls, run.steps), (run.calls, run.steps))
-    assert (found.differences, found.unequal) == ((), ())
-
-
-def test_a_phase_that_only_one_run_has_is_named() -> None:
-    run, empty = decode([NCCL_AR], 4), decode([NCCL_AR], 4, steps=0)
-    found = compare_steps((run.calls, run.steps), (empty.calls, empty.steps))
-    assert found.unequal == ("target: the second has none, so there is nothing to compare with.",)
-    assert "against none" in found.differences[0]

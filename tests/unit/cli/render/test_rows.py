@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mtpprof.analyzers.answers.analysis import analysis_of
 from mtpprof.analyzers.answers.run_report import make_report
 from mtpprof.analyzers.calls.attribution import analyze
 from mtpprof.analyzers.compare.targets import compare_targets, parse_target
@@ -51,7 +52,7 @@ def test_a_row_an_arm_tells_lower_bounds_and_the_change_of_a_single_round(run: R
 def test_a_row_a_batch_tells_which_side_is_a_lower_bound(run: RunDirectory) -> None:
     base, arm = (parse_target(f"{run.root}:{name}") for name in ("baseline", "commutative-reduce"))
     answer = compare_targets(base, arm)
-    (row,) = comparison_rows(answer)
+    (row,) = comparison_rows(answer.comparisons)
     assert tuple(row) == COMPARISON_COLUMNS
     assert (row["base_lower_bound"], row["arm_lower_bound"]) == (False, True)
 
@@ -73,6 +74,6 @@ def test_groups_are_lower_bounds_while_a_name_is_not_known(name: str) -> None:
     trace.kernel(NCCL_AR, 150, 40, launched=20, record=record())
     trace.kernel(name, 300, 40, launched=30)
     found = analyze(one_run(trace.table()))
-    (row,) = group_rows(found, ("kind",))
+    (row,) = group_rows(analysis_of(found, ("kind",)))
     assert tuple(row) == group_columns(("kind",))
     assert row["lower_bound"] is (name != "aten::mm")

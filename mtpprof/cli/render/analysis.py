@@ -1,22 +1,19 @@
-"""An attribution as tables of text."""
+"""The answer of `analyze` as tables of text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from mtpprof.analyzers.answers.analysis import CENSUS, NOTABLE_CALLS
-from mtpprof.analyzers.calls.attribution import Attribution
-from mtpprof.analyzers.measures import slowest as notable
-from mtpprof.analyzers.measures import step_figures as stepviews
-from mtpprof.analyzers.measures import sums as grouping
+from mtpprof.analyzers.answers.analysis import CENSUS, Analysis, Clock, Straggler
+from mtpprof.analyzers.answers.examination import ProblemFound
+from mtpprof.analyzers.measures.slowest import Notable
 from mtpprof.analyzers.measures.step_figures import Spread
-from mtpprof.analyzers.measures.sums import Group
-from mtpprof.analyzers.traces.verdicts import Problem, Severity
+from mtpprof.analyzers.measures.sums import Group, Value
 from mtpprof.cli.render.output import Table
 from mtpprof.cli.render.units import UNKNOWN, bytes_text, count_text, percent_text, time_text
 
 
-def summary(found: Attribution) -> Table:
+def summary(found: Analysis) -> Table:
     """Files, ranks, verdicts, and what the time in collectives mostly was."""
     world = UNKNOWN if found.world_size is None else str(found.world_size)
     ranks = _ranges(found.ranks) if found.ranks else "unknown"
@@ -40,12 +37,12 @@ def summary(found: Attribution) -> Table:
     return Table(title=found.label, columns=("", ""), rows=rows)
 
 
-def _problem_rows(problems: Iterable[Problem]) -> Iterable[tuple[str, str]]:
+def _problem_rows(problems: Iterable[ProblemFound]) -> Iterable[tuple[str, str]]:
     """One row a verdict: the first sentence, and which further ranks or files it holds for."""
-    by_verdict: dict[str, list[Problem]] = {}
+    by_verdict: dict[str, list[ProblemFound]] = {}
     for problem in problems:
-        if problem.severity > Severity.OK:
-            by_verdict.setdefault(str(problem.verdict), []).append(problem)
+        if problem.level:
+            by_verdict.setdefault(problem.verdict, []).append(problem)
     for verdict, alike in by_verdict.items():
         first, *others = alike
         more = ""
@@ -54,34 +51,29 @@ def _problem_rows(problems: Iterable[Problem]) -> Iterable[tuple[str, str]]:
             where = f"ranks {_ranges(ranks)}" if len(ranks) == len(others) else f"{len(others)} more files"
             more = f" (The same of {where}.)"
         text = f"{first.sentence} {first.remedy[:1].upper()}{first.remedy[1:]}".strip()
-        yield f"{first.severity.name.lower()}: {verdict}", f"{text}{more}"
+        yield f"{first.severity}: {verdict}", f"{text}{more}"
 
 
-def _count(found: Attribution) -> str:
+def _count(found: Analysis) -> str:
     if found.no_answer:
         return f"{UNKNOWN}: {found.no_answer}"
-    return f"{_least(found)}{len(found.calls)}, {_fused(found)} of them fused with what follows"
+    return f"{_least(found)}{found.collective_calls}, {found.fused_calls} of them fused with what follows"
 
 
-def _least(found: Attribution) -> str:
+def _least(found: Analysis) -> str:
     return "" if found.counts_are_exact else "at least "
 
 
-def _fused(found: Attribution) -> int:
-    return int((found.calls.fused != 0).sum())
-
-
-def _time(found: Attribution) -> str:
-    groups = grouping.group(found.calls, found.steps, ("rank",))
-    if not groups:
+def _time(found: Analysis) -> str:
+    if not found.by_rank:
         nothing = "none" if found.counts_are_exact else f"at least {time_text(0)}"
         return UNKNOWN if found.no_answer else nothing
-    busy = [group.busy_ns for group in groups]
-    exposed = sum(group.exposed_ns for group in groups) / max(1, sum(busy))
+    busy = [group.busy_ns for group in found.by_rank]
+    exposed = sum(group.exposed_ns for group in found.by_rank) / max(1, sum(busy))
     return f"{_least(found)}{time_text(min(busy))} to {time_text(max(busy))} a rank, {percent_text(exposed)} of it exposed"
 
 
-def _waiting(found: Attribution) -> str:
+def _waiting(found: Analysis) -> str:
     waits = found.waits
     if waits.share is None:
         return f"{waits.verdict}: {waits.reason}"
@@ -89,8 +81,12 @@ def _waiting(found: Attribution) -> str:
     return f"{shown} ({waits.reason})" if waits.reason else shown
 
 
-def groups_table(found: Attribution, by: tuple[str, ...]) -> Table:
-    """Sums by any columns."""
+def groups_table(found: Analysis) -> Table:
+    """Sums by the columns that were asked for."""
+    return _sums_table(found, tuple(found.by), found.groups)
+
+
+def _sums_table(found: Analysis, by: tuple[str, ...], groups: Iterable[Group]) -> Table:
     columns = (
         *by,
         "calls",
@@ -105,7 +101,7 @@ def groups_table(found: Attribution, by: tuple[str, ...]) -> Table:
         "median",
         "busbw",
     )
-    rows = [_group_row(group, by) for group in grouping.group(found.calls, found.steps, by)]
+    rows = [_group_row(group, by) for group in groups]
     return Table(
         title=f"{found.label}: collectives by {', '.join(by)}, all ranks together",
         columns=columns,
@@ -133,7 +129,7 @@ def _group_row(group: Group, by: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def _key(name: str, value: grouping.Value) -> str:
+def _key(name: str, value: Value) -> str:
     if value is None:
         return UNKNOWN
     return (
@@ -154,7 +150,7 @@ def _provenance(group: Group) -> str:
     return known[0][1] if len(known) == 1 else ", ".join(f"{count} {word}" for count, word in known)
 
 
-def steps_table(found: Attribution) -> Table:
+def steps_table(found: Analysis) -> Table:
     """Per step: how long, and what each form of collective amounts to; medians and quartiles over steps and ranks."""
     columns = (
         "steps",
@@ -179,9 +175,9 @@ def steps_table(found: Attribution) -> Table:
             "",
             "",
         )
-        for time in stepviews.step_times(found.calls, found.steps)
+        for time in found.step_times
     ]
-    for figure in stepviews.per_step(found.calls, found.steps):
+    for figure in found.per_step:
         form = f"{figure.form['kind']} {figure.form['implementation']}"
         fused = f" + {figure.form['fused']}" if figure.form["fused"] else ""
         rows.append(
@@ -217,24 +213,22 @@ def _number(spread: Spread) -> str:
     return f"{count_text(spread.median)} ({count_text(spread.low)} - {count_text(spread.high)})"
 
 
-def census_table(found: Attribution) -> Table:
+def census_table(found: Analysis) -> Table:
     """Which implementation ran at which message size."""
-    return groups_table(found, CENSUS)
+    return _sums_table(found, CENSUS, found.census)
 
 
-def slowest_table(found: Attribution) -> Table:
+def slowest_table(found: Analysis) -> Table:
     """The longest calls."""
-    return _notable(found, "slowest calls", notable.slowest(found.calls, found.steps, NOTABLE_CALLS))
+    return _notable(found, "slowest calls", found.slowest)
 
 
-def skewed_table(found: Attribution) -> Table:
+def skewed_table(found: Analysis) -> Table:
     """The longest waits."""
-    return _notable(
-        found, "most skewed collectives", notable.most_skewed(found.calls, found.steps, NOTABLE_CALLS)
-    )
+    return _notable(found, "most skewed collectives", found.most_skewed)
 
 
-def _notable(found: Attribution, title: str, entries: Iterable[notable.Notable]) -> Table:
+def _notable(found: Analysis, title: str, entries: Iterable[Notable]) -> Table:
     columns = (
         "rank",
         "collective",
@@ -269,16 +263,14 @@ def _notable(found: Attribution, title: str, entries: Iterable[notable.Notable])
     return Table(title=f"{found.label}: {title}", columns=columns, rows=rows, right=frozenset(columns[7:11]))
 
 
-def stragglers_table(found: Attribution) -> Table:
+def stragglers_table(label: str, stragglers: Iterable[Straggler]) -> Table:
     """Which rank came last how often."""
     columns = ("rank", "came last in", "of", "others waited")
-    rows = [
-        (str(item.rank), str(item.last), str(item.of), time_text(item.caused_ns)) for item in found.stragglers
-    ]
-    return Table(title=f"{found.label}: stragglers", columns=columns, rows=rows, right=frozenset(columns[1:]))
+    rows = [(str(item.rank), str(item.last), str(item.of), time_text(item.caused_ns)) for item in stragglers]
+    return Table(title=f"{label}: stragglers", columns=columns, rows=rows, right=frozenset(columns[1:]))
 
 
-def clocks_table(found: Attribution) -> Table:
+def clocks_table(label: str, clocks: Iterable[Clock]) -> Table:
     """How clocks were brought together, and how well that worked."""
     columns = ("group", "rank", "reference", "offset", "residual", "matched", "method")
     rows = [
@@ -291,12 +283,12 @@ def clocks_table(found: Attribution) -> Table:
             str(c.matched),
             c.method,
         )
-        for c in found.clocks
+        for c in clocks
     ]
-    return Table(title=f"{found.label}: clocks", columns=columns, rows=rows, right=frozenset(columns[3:6]))
+    return Table(title=f"{label}: clocks", columns=columns, rows=rows, right=frozenset(columns[3:6]))
 
 
-def suspects_table(found: Attribution) -> Table:
+def suspects_table(found: Analysis) -> Table:
     """Names that look like communication and that no rule knows."""
     rows = [(item.name, str(item.count), time_text(item.dur_ns)) for item in found.suspects]
     return Table(
@@ -307,40 +299,18 @@ def suspects_table(found: Attribution) -> Table:
     )
 
 
-VIEWS: dict[str, Callable[[Attribution], Table]] = {
+VIEWS: dict[str, Callable[[Analysis], Table]] = {
     "summary": summary,
+    "groups": groups_table,
     "steps": steps_table,
     "census": census_table,
     "slowest": slowest_table,
     "skewed": skewed_table,
-    "stragglers": stragglers_table,
-    "clocks": clocks_table,
+    "stragglers": lambda found: stragglers_table(found.label, found.stragglers),
+    "clocks": lambda found: clocks_table(found.label, found.clocks),
     "suspects": suspects_table,
 }
-"""Views by the name that `--show` takes, beside `groups`: to add one is to add a row."""
-
-
-def comparison_table(here: Attribution, there: Attribution) -> Table:
-    """Two runs per step, phase by phase and kind by kind."""
-    compared = stepviews.compare_steps((here.calls, here.steps), (there.calls, there.steps))
-    columns = ("phase", "collective", here.label, there.label)
-    rows = [(row.phase or UNKNOWN, row.kind, _side(row.here), _side(row.there)) for row in compared.rows]
-    notes = [
-        *(f"Differs: {text}" for text in compared.differences),
-        *(f"Not comparable: {text}" for text in compared.unequal),
-    ]
-    return Table(title="The two runs, per step and rank", columns=columns, rows=rows, note="\n".join(notes))
-
-
-def _side(figures: Iterable[stepviews.StepFigure]) -> str:
-    texts = []
-    for figure in figures:
-        fused = f" + {figure.form['fused']}" if figure.form["fused"] else ""
-        texts.append(
-            f"{figure.batch}: {_number(figure.calls)} × {figure.form['implementation']}{fused}, "
-            f"{time_text(figure.call_ns.median)} each, {time_text(figure.sum_ns.median)} a step"
-        )
-    return "\n".join(texts) or "none"
+"""Views by the name that `--show` takes: to add one is to add a row."""
 
 
 def _or_unknown(value: int | None) -> str:
