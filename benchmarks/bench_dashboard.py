@@ -31,8 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mtpprof.analyzers.compare.call_rows import collective_rows
 from mtpprof.analyzers.compare.side import Side, run_side
 from mtpprof.analyzers.measures.step_parts import Work
+from mtpprof.cli.commands.run import read_options
 from mtpprof.cli.tui.app import DashboardApp
 from mtpprof.cli.tui.lanes import make_lanes
+from mtpprof.cli.tui.plan_preview import preview
 from mtpprof.cli.tui.widgets.row_table import Row, RowTable
 from mtpprof.cli.tui.widgets.timeline_view import TimelineView
 from tests.functional.tui import finished_run
@@ -139,7 +141,7 @@ async def measure(folder: Path, calls: int) -> dict[str, float]:
     side = large_side(run_side(directory, run, case, case.arms[0]), calls)
     figures: dict[str, float] = {}
     start_s = time.perf_counter()
-    app = DashboardApp([directory.root])
+    app = DashboardApp([directory.root], plan=lambda form: preview(form, read_options))
     async with app.run_test(size=(200, 60)) as pilot:
         while not (
             app.current_mode == "saved"

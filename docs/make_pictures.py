@@ -11,7 +11,9 @@ import asyncio
 import sys
 from pathlib import Path
 
+from mtpprof.cli.commands.run import read_options
 from mtpprof.cli.tui.app import DashboardApp
+from mtpprof.cli.tui.plan_preview import preview
 from mtpprof.rundir.directory import RunDirectory
 from mtpprof.rundir.follow import EventFollower
 
@@ -31,7 +33,7 @@ async def picture(run: Path, page: str, keys: tuple[str, ...]) -> str:
     """A page as SVG."""
     events = EventFollower(RunDirectory(run)).new()
     now_ns = int(events[-1]["t_ns"]) if events else 0
-    app = DashboardApp([run], page=page, clock=lambda: now_ns)
+    app = DashboardApp([run], plan=lambda form: preview(form, read_options), page=page, clock=lambda: now_ns)
     async with app.run_test(size=SIZE) as pilot:
         await _settle(app)
         app.store.choose_arm(ARM)

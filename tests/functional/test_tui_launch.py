@@ -15,17 +15,19 @@ import pytest
 from textual import events
 from textual.widgets import Input, Static
 
+from mtpprof.analyzers.calls.attribution import ReadOptions
 from mtpprof.cli.tui import app as app_module
-from mtpprof.cli.tui import subject
+from mtpprof.cli.tui import sources
 from mtpprof.cli.tui.app import DashboardApp
 from mtpprof.cli.tui.screens.dialogs import LeaveDialog, StopDialog, TextDialog
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.widgets.choice import Choice
 from mtpprof.errors import UsageError
-from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.directory import REPORT_FILE, RunDirectory
 from mtpprof.rundir.follow import Update
-from tests.functional.tui import CLOCK_NS, finished_run, press, settle, text_of, words
+from tests.functional.tui import CLOCK_NS, dashboard, finished_run, press, settle, text_of, words
 from tests.runs import Recipe
+from tests.unit.analyzers.calls.test_unknown_names import hidden, told
 
 SMALL = Recipe(models=("nemotron-3-super",), rounds=3)
 
@@ -69,7 +71,7 @@ def standing(monkeypatch: pytest.MonkeyPatch) -> type[Standing]:
 
 
 async def test_the_command_line_follows_the_form(standing: type[Standing]) -> None:
-    app = DashboardApp(clock=lambda: CLOCK_NS)
+    app = dashboard(clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert app.current_mode == "launch"
@@ -87,14 +89,14 @@ async def test_the_command_line_follows_the_form(standing: type[Standing]) -> No
         assert "commutative-reduce" not in text_of(app, "#command")
         await pilot.pause(0.5)
         await settle(pilot)
-        assert text_of(app, "#outlook").endswith("2 cases, 6 arms, 22 windows")
+        assert text_of(app, "#plan-preview").endswith("2 cases, 6 arms, 22 windows")
         await press(pilot, "left", "left")
         assert "--opt local-argmax=off" in text_of(app, "#command")
 
 
 @pytest.mark.parametrize("key", ["f5", "y", "q"])
 async def test_keys_that_come_before_the_form_is_there(standing: type[Standing], key: str) -> None:
-    app = DashboardApp(clock=lambda: CLOCK_NS)
+    app = dashboard(clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         app.post_message(events.Key(key, key))
         await settle(pilot)
@@ -104,26 +106,26 @@ async def test_keys_that_come_before_the_form_is_there(standing: type[Standing],
 
 
 async def test_what_cannot_run_is_said_and_not_started(standing: type[Standing]) -> None:
-    app = DashboardApp(clock=lambda: CLOCK_NS)
+    app = dashboard(clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         app.screen.query_one("#field-tp", Input).value = "[/x"
         await pilot.pause(0.5)
         await settle(pilot)
-        assert "[/x" in text_of(app, "#outlook")
+        assert "[/x" in text_of(app, "#plan-preview")
         await press(pilot, "f5")
         assert standing.started == []
         assert app._notifications
 
 
 async def test_a_form_in_error_is_not_started_until_it_is_mended(standing: type[Standing]) -> None:
-    app = DashboardApp(clock=lambda: CLOCK_NS)
+    app = dashboard(clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         app.screen.query_one("#field-models", Input).value = "no-such-model"
         await pilot.pause(0.5)
         await settle(pilot)
-        assert text_of(app, "#outlook").startswith("! ")
+        assert text_of(app, "#plan-preview").startswith("! ")
         await press(pilot, "f5")
         assert standing.started == []
         assert any("no-such-model" in str(notice.message) for notice in app._notifications)
@@ -136,7 +138,7 @@ async def test_a_form_in_error_is_not_started_until_it_is_mended(standing: type[
 
 
 async def test_the_command_line_is_copied(standing: type[Standing]) -> None:
-    app = DashboardApp(clock=lambda: CLOCK_NS)
+    app = dashboard(clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         await press(pilot, "y")
@@ -149,7 +151,7 @@ async def test_the_command_line_is_copied(standing: type[Standing]) -> None:
 async def test_leaving_asks_about_a_run_in_progress(
     standing: type[Standing], tmp_path: Path, key: str, left: bool, stopped: bool
 ) -> None:
-    app = DashboardApp(command=["run", "--tp", "2", "--out", str(tmp_path / "run")], clock=lambda: CLOCK_NS)
+    app = dashboard(command=["run", "--tp", "2", "--out", str(tmp_path / "run")], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause(0.3)
         assert "Starting the run" in text_of(app, "#progress")
@@ -163,7 +165,7 @@ async def test_leaving_asks_about_a_run_in_progress(
 
 
 async def test_a_run_that_did_not_start_says_why(standing: type[Standing], tmp_path: Path) -> None:
-    app = DashboardApp(command=["run", "--tp", "0", "--out", str(tmp_path / "run")], clock=lambda: CLOCK_NS)
+    app = dashboard(command=["run", "--tp", "0", "--out", str(tmp_path / "run")], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause(0.3)
         standing.started[0].running = False
@@ -182,7 +184,7 @@ async def test_an_interrupted_run_is_resumed_and_a_live_one_is_not(
     directory = RunDirectory(tmp_path / "run")
     plain: dict[str, Any] = msgspec.to_builtins(directory.run())
     directory.write(directory.root / "run.json", {**plain, "status": "running"})
-    app = DashboardApp([directory.root], clock=lambda: CLOCK_NS)
+    app = dashboard([directory.root], clock=lambda: CLOCK_NS)
     lock = ExitStack()
     lock.enter_context(directory.locked())
     async with app.run_test(size=(80, 24)) as pilot:
@@ -200,7 +202,7 @@ async def test_an_interrupted_run_is_resumed_and_a_live_one_is_not(
 
 
 async def test_a_finished_run_cannot_be_stopped(run: RunDirectory) -> None:
-    app = DashboardApp([run.root], page="live", clock=lambda: CLOCK_NS)
+    app = dashboard([run.root], page="live", clock=lambda: CLOCK_NS)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await press(pilot, "x")
@@ -211,10 +213,10 @@ async def test_x_stops_a_run_that_was_started_here_only_while_it_is_in_sight(
     standing: type[Standing], elsewhere: tuple[RunDirectory, subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     directory, process = elsewhere
-    app = DashboardApp(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
+    app = dashboard(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause(0.3)
-        app.opener.open([directory.root])
+        app.loader.open([directory.root])
         await settle(pilot)
         await press(pilot, "x")
         assert isinstance(app.screen, StopDialog)
@@ -224,7 +226,7 @@ async def test_x_stops_a_run_that_was_started_here_only_while_it_is_in_sight(
         await press(pilot, "f5")
         assert f"open {tmp_path / 'mine'} (O)" in notices(app)[-1]
         assert [run.stopped for run in standing.started] == [False]
-        app.opener.open([tmp_path / "mine"])
+        app.loader.open([tmp_path / "mine"])
         await pilot.pause(0.3)
         await pilot.press("x")
         await pilot.pause()
@@ -235,11 +237,11 @@ async def test_x_stops_a_run_that_was_started_here_only_while_it_is_in_sight(
 async def test_traces_that_are_opened_after_a_run_are_not_taken_for_it(
     standing: type[Standing], run: RunDirectory, tmp_path: Path
 ) -> None:
-    app = DashboardApp(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
+    app = dashboard(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause(0.3)
         standing.started[0].running = False
-        app.opener.open([run.arm(run.run().cases[0].id, "baseline")])
+        app.loader.open([run.arm(run.run().cases[0].id, "baseline")])
         await settle(pilot)
         app._tick()
         assert app.store.verdict is None
@@ -252,10 +254,10 @@ async def test_a_broken_run_says_why_while_another_is_in_progress(
 ) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{")
-    app = DashboardApp(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
+    app = dashboard(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause(0.3)
-        app.opener.open([tmp_path / "broken"])
+        app.loader.open([tmp_path / "broken"])
         await pilot.pause(0.5)
         assert app.store.verdict is not None
         assert "damaged" in app.store.verdict
@@ -268,19 +270,42 @@ async def test_an_answer_does_not_wait_for_another_run(
     (tmp_path / "other" / "report.json").unlink()
     computed: list[Path] = []
 
-    def compute(directory: RunDirectory, command: object) -> subject.Answer:
+    def compute(directory: RunDirectory, *_: object) -> sources.Answer:
         computed.append(directory.root)
-        return subject.Answer(differences={}, effects={}, notes=[], report=None)
+        return sources.Answer(differences={}, effects={}, notes=[], report=None)
 
-    monkeypatch.setattr(subject, "computed_answer", compute)
-    app = DashboardApp(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
+    monkeypatch.setattr(sources, "computed_answer", compute)
+    app = dashboard(command=["run", "--out", str(tmp_path / "mine")], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause(0.3)
-        app.opener.open([tmp_path / "other"])
+        app.loader.open([tmp_path / "other"])
         await pilot.pause(1.5)
         standing.started[0].running = False  # else the thread would wait for ever
         assert computed == [tmp_path / "other"]
         await settle(pilot)
+
+
+async def test_rules_reach_the_sides_and_the_answer(tmp_path: Path) -> None:
+    recipe = Recipe(models=("nemotron-3-super",), rounds=2, steps=2, profile_steps=2)
+    made = hidden(finished_run(tmp_path / "run", recipe), "commutative-reduce", "layers.3")
+    rules = tmp_path / "rules.toml"
+    reading = sources.Reading(
+        options=ReadOptions(rules=told(tmp_path)), words_for_run=("--rules", str(rules))
+    )
+    (made.root / REPORT_FILE).unlink()
+    for shown, exact in (
+        (sources.Reading(), False),
+        (reading, True),
+    ):  # the first leaves its answer in the run
+        app = dashboard([made.root], page="collectives", reading=shown, clock=lambda: CLOCK_NS)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            side = app.store.side("commutative-reduce")
+            assert side is not None
+            assert (side.doubt == "") is exact
+            assert app.store.case_report is not None
+            arms = {arm.name: arm for arm in app.store.case_report.arms}
+            assert (arms["commutative-reduce"].doubt == "") is exact
 
 
 async def test_the_traffic_is_found_once_though_it_fails(
@@ -292,19 +317,19 @@ async def test_the_traffic_is_found_once_though_it_fails(
         asked.append(directory)
         raise UsageError("no such switch")
 
-    monkeypatch.setattr(subject, "arm_traffic", fail)
-    app = DashboardApp([run.root], page="live", clock=lambda: CLOCK_NS)
+    monkeypatch.setattr(sources, "arm_traffic", fail)
+    app = dashboard([run.root], page="live", clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         for _ in range(3):
-            app.opener._take(Update(log_lines=("a line",)))
+            app.loader._take(Update(log_lines=("a line",)))
             await settle(pilot)
         assert len(asked) == 1
         assert notices(app) == ["no such switch"]
 
 
 async def test_a_form_in_error_keeps_what_can_be_switched(standing: type[Standing]) -> None:
-    app = DashboardApp(clock=lambda: CLOCK_NS)
+    app = dashboard(clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         switch = app.screen.query_one("#switch-commutative-reduce", Choice)
@@ -317,7 +342,7 @@ async def test_a_form_in_error_keeps_what_can_be_switched(standing: type[Standin
         app.screen.query_one("#field-more", Input).value = "--nosuch"
         await pilot.pause(0.5)
         await settle(pilot)
-        assert text_of(app, "#outlook").startswith("! ")
+        assert text_of(app, "#plan-preview").startswith("! ")
         assert switch.disabled
         assert "commutative-reduce" not in text_of(app, "#command")
 
@@ -333,7 +358,7 @@ async def test_a_page_is_filled_once_as_it_is_mounted(
         plain(page)
 
     monkeypatch.setattr(Page, "on_mount", counted)
-    app = DashboardApp(clock=lambda: CLOCK_NS)
+    app = dashboard(clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert len(mounted) == 1
@@ -342,7 +367,7 @@ async def test_a_page_is_filled_once_as_it_is_mounted(
 async def test_nothing_is_said_of_the_start_of_a_run_that_has_a_record(
     standing: type[Standing], run: RunDirectory
 ) -> None:
-    app = DashboardApp(command=["run", "--resume", str(run.root), "--out", str(run.root)])
+    app = dashboard(command=["run", "--resume", str(run.root), "--out", str(run.root)])
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause(0.3)
         standing.started[0].running = False
@@ -353,7 +378,7 @@ async def test_nothing_is_said_of_the_start_of_a_run_that_has_a_record(
 HOLDS = """
 import sys, time
 from pathlib import Path
-from mtpprof.rundir.directory import RunDirectory
+from mtpprof.rundir.directory import REPORT_FILE, RunDirectory
 with RunDirectory(Path(sys.argv[1])).locked():
     print("held", flush=True)
     try:
@@ -387,7 +412,7 @@ async def test_a_run_that_was_started_elsewhere_is_stopped_after_asking(
     elsewhere: tuple[RunDirectory, subprocess.Popen[str]],
 ) -> None:
     directory, process = elsewhere
-    app = DashboardApp([directory.root], clock=lambda: CLOCK_NS)
+    app = dashboard([directory.root], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await press(pilot, "x", "escape")
@@ -405,7 +430,7 @@ async def test_a_run_on_another_host_is_not_stopped_and_the_host_named(
     directory, process = elsewhere
     lock = directory.root / ".lock"
     lock.write_bytes(msgspec.json.encode({**msgspec.json.decode(lock.read_bytes()), "host": "node7"}))
-    app = DashboardApp([directory.root], clock=lambda: CLOCK_NS)
+    app = dashboard([directory.root], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await press(pilot, "x", "s")
@@ -420,7 +445,7 @@ async def test_another_run_is_opened_and_compared(run: RunDirectory, tmp_path: P
     other = finished_run(
         tmp_path / "other", Recipe(models=("nemotron-3-super",), rounds=3, seed=1, name="other")
     )
-    app = DashboardApp([run.root], clock=lambda: CLOCK_NS)
+    app = dashboard([run.root], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         await pilot.press("C")
@@ -439,7 +464,7 @@ async def test_another_run_is_opened_and_compared(run: RunDirectory, tmp_path: P
 
 
 async def test_a_comparison_that_fails_is_a_sentence(run: RunDirectory) -> None:
-    app = DashboardApp([run.root], clock=lambda: CLOCK_NS)
+    app = dashboard([run.root], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         await pilot.press("C")

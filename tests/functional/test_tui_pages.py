@@ -19,6 +19,7 @@ from tests.functional.tui import (
     CLOCK_NS,
     HOSTILE,
     cells,
+    dashboard,
     finished_run,
     press,
     screen_text,
@@ -42,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 
 def app_on(path: Path, page: str | None = None) -> DashboardApp:
-    return DashboardApp([path], page=page, clock=lambda: CLOCK_NS)
+    return dashboard([path], page=page, clock=lambda: CLOCK_NS)
 
 
 async def test_a_finished_run_opens_on_what_it_saved(run: RunDirectory) -> None:
@@ -520,7 +521,7 @@ async def press_raw(pilot: object, key: str) -> None:
 
 async def test_traces_without_a_run_are_compared(run: RunDirectory) -> None:
     case = run.run().cases[0].id
-    app = DashboardApp([run.arm(case, "baseline"), run.arm(case, "local-argmax")], clock=lambda: CLOCK_NS)
+    app = dashboard([run.arm(case, "baseline"), run.arm(case, "local-argmax")], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(160, 40)) as pilot:
         for _ in range(300):
             await settle(pilot)
@@ -537,7 +538,7 @@ async def test_traces_without_a_run_are_compared(run: RunDirectory) -> None:
 
 async def test_what_is_no_trace_shows_its_verdict(tmp_path: Path) -> None:
     (tmp_path / "notes.json").write_text("[1, 2")
-    app = DashboardApp([tmp_path], clock=lambda: CLOCK_NS)
+    app = dashboard([tmp_path], clock=lambda: CLOCK_NS)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         assert "holds no event" in text_of(app, "#verdict")
@@ -603,7 +604,7 @@ async def test_leaving_takes_one_key(run: RunDirectory, key: str) -> None:
 
 async def test_ascii_mode_draws_nothing_else(run: RunDirectory, tmp_path: Path) -> None:
     root = with_name(run.root, tmp_path / "hostile", "mtp.lm_head", HOSTILE)
-    app = DashboardApp([root], ascii_only=True, clock=lambda: CLOCK_NS)
+    app = dashboard([root], ascii_only=True, clock=lambda: CLOCK_NS)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         for key in ("1", "2", "3", "4", "5", "6", "7", "question_mark"):

@@ -16,12 +16,11 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from mtpprof.cli.tui.app import THEMES, DashboardApp
-from mtpprof.cli.tui.launching import LaunchForm
-from mtpprof.cli.tui.outlook import Outlook
-from mtpprof.cli.tui.screens import launch
+from mtpprof.cli.tui.app import THEMES
+from mtpprof.cli.tui.launch_form import LaunchForm
+from mtpprof.cli.tui.plan_preview import PlanPreview
 from mtpprof.rundir.directory import RunDirectory
-from tests.functional.tui import CLOCK_NS, finished_run, settle, write_events
+from tests.functional.tui import CLOCK_NS, dashboard, finished_run, settle, write_events
 from tests.runs import Recipe
 
 pytestmark = pytest.mark.skipif(
@@ -61,7 +60,7 @@ def test_pages(
     theme: str,
 ) -> None:
     monkeypatch.chdir(folder)
-    app = DashboardApp([Path("live" if page == "live" else "run")], page=page, clock=lambda: CLOCK_NS)
+    app = dashboard([Path("live" if page == "live" else "run")], page=page, clock=lambda: CLOCK_NS)
 
     async def before(pilot: Pilot[None]) -> None:
         app.theme = theme
@@ -75,7 +74,7 @@ def test_pages(
     assert snap_compare(app, terminal_size=size, run_before=before)
 
 
-OUTLOOK = Outlook(
+PREVIEW = PlanPreview(
     sentence="engine reference on cpu: 4 cases, 14 arms, 52 windows",
     ok=True,
     eligible={
@@ -92,8 +91,7 @@ OUTLOOK = Outlook(
 def test_launch(
     snap_compare: Compare, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], theme: str
 ) -> None:
-    monkeypatch.setattr(launch, "outlook", lambda form: OUTLOOK)
-    app = DashboardApp(clock=lambda: CLOCK_NS)
+    app = dashboard(plan=lambda form: PREVIEW, clock=lambda: CLOCK_NS)
     app.launch_form = LaunchForm(
         models="deepseek-v3.2",
         tp="4",
@@ -105,7 +103,7 @@ def test_launch(
     async def before(pilot: Pilot[None]) -> None:
         app.theme = theme
         await settle(pilot)
-        while app.screen.query_one("#outlook", Static).render() == "":
+        while app.screen.query_one("#plan-preview", Static).render() == "":
             await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=before)
@@ -113,7 +111,7 @@ def test_launch(
 
 def test_keys(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.chdir(folder)
-    app = DashboardApp([Path("run")], page="timeline", clock=lambda: CLOCK_NS)
+    app = dashboard([Path("run")], page="timeline", clock=lambda: CLOCK_NS)
 
     async def before(pilot: Pilot[None]) -> None:
         await settle(pilot)
@@ -126,7 +124,7 @@ def test_keys(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch, folder: Pa
 @pytest.mark.parametrize("page", ["ranks", "doctor"])
 def test_tables(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch, folder: Path, page: str) -> None:
     monkeypatch.chdir(folder)
-    app = DashboardApp([Path("run")], page=page, clock=lambda: CLOCK_NS, ascii_only=True)
+    app = dashboard([Path("run")], page=page, clock=lambda: CLOCK_NS, ascii_only=True)
 
     async def before(pilot: Pilot[None]) -> None:
         await settle(pilot)

@@ -10,14 +10,14 @@ import pytest
 from textual.widgets import Input
 
 from mtpprof.analyzers.calls.attribution import Withheld
-from mtpprof.cli.tui import exporting
+from mtpprof.cli.tui import exports
 from mtpprof.cli.tui.app import DashboardApp
 from mtpprof.cli.tui.screens.dialogs import TextDialog
 from mtpprof.cli.tui.screens.ranks import RanksPage
 from mtpprof.cli.tui.screens.saved import SavedPage, _article
 from mtpprof.cli.tui.widgets.row_table import RowTable
 from mtpprof.rundir.directory import RunDirectory
-from tests.functional.tui import CLOCK_NS, cells, finished_run, press, screen_text, settle, text_of
+from tests.functional.tui import CLOCK_NS, cells, dashboard, finished_run, press, screen_text, settle, text_of
 from tests.runs import Recipe
 
 
@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 
 def app_on(path: Path, page: str | None = None) -> DashboardApp:
-    return DashboardApp([path], page=page, clock=lambda: CLOCK_NS)
+    return dashboard([path], page=page, clock=lambda: CLOCK_NS)
 
 
 async def test_events_that_cannot_be_read_are_no_rounds_that_wait(run: RunDirectory, tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ async def test_a_comparison_says_that_it_works_and_knows_the_home_folder(
     table = "arm   calls\n ──────────\n all      10\n"
     sentence = "Ranks share CPU cores: " + "time in a collective is mostly waiting; " * 5
 
-    def compare(_command: object, _here: Path, other: str) -> str:
+    def compare(_command: object, _here: Path, other: str, _options: object) -> str:
         asked.append(other)
         return f"{table}\n{sentence}\n" + "x  " * 60
 
-    monkeypatch.setattr(exporting, "compare_with", compare)
+    monkeypatch.setattr(exports, "compare_with", compare)
     app = app_on(run.root)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)

@@ -6,13 +6,17 @@ import gzip
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from textual.pilot import Pilot
 from textual.widgets import Static
 
 from mtpprof.analyzers.answers.run_report import make_report
+from mtpprof.cli.commands.run import read_options
 from mtpprof.cli.tui.app import DashboardApp
+from mtpprof.cli.tui.plan_preview import preview
 from mtpprof.cli.tui.widgets.row_table import RowTable
 from mtpprof.rundir.directory import REPORT_FILE, RunDirectory
 from tests.runs import BASE_NS, Recipe, write_run
@@ -20,6 +24,12 @@ from tests.runs import BASE_NS, Recipe, write_run
 HOSTILE = "[/bold]op[b\x1b[31m\u202eevil🔥[link=x"
 """Markup, an escape sequence, a right-to-left override, an emoji, an unterminated tag."""
 CLOCK_NS = BASE_NS + 90 * 10**9
+
+
+def dashboard(paths: Sequence[Path] = (), **options: Any) -> DashboardApp:
+    """The app as the command starts it."""
+    options.setdefault("plan", lambda form: preview(form, read_options))
+    return DashboardApp(paths, **options)
 
 
 def finished_run(root: Path, recipe: Recipe | None = None, *, events: bool = True) -> RunDirectory:

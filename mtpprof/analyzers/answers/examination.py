@@ -27,8 +27,13 @@ class ProblemFound(Record, frozen=True, kw_only=True):
 
     @property
     def level(self) -> int:
-        """How bad it is: 0 for `ok` to 3 for `error`; from 2 on answers are withheld or weakened."""
+        """How bad it is: 0 for `ok` to 3 for `error`."""
         return int(Severity[self.severity.upper()])
+
+    @property
+    def limits(self) -> bool:
+        """Whether answers are withheld or weakened because of it."""
+        return self.level >= Severity.WARNING
 
 
 class Examination(Record, frozen=True, kw_only=True):

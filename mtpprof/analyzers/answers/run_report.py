@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mtpprof.analyzers.calls.table import Calls
-from mtpprof.analyzers.calls.unknown_names import Suspect
+from mtpprof.analyzers.calls.unknown_names import Suspect, suspicion
 from mtpprof.analyzers.compare.difference import Difference, compare_sides
 from mtpprof.analyzers.compare.effects import Effect, FactorialArm, factorial_effects
 from mtpprof.analyzers.compare.engagement import Engagement, doubted, engagement_of
@@ -110,6 +110,11 @@ class ArmReport(Record, frozen=True, kw_only=True):
     serving: Serving | None = None
     """The engine's own counters; None: it keeps none."""
     output: SameOutput | None
+
+    @property
+    def doubt(self) -> str:
+        """Why calls and bytes are lower bounds, as half a sentence; empty: they are not."""
+        return suspicion(self.suspects)
 
 
 class CaseReport(Record, frozen=True, kw_only=True):

@@ -19,7 +19,8 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from mtpprof.analyzers.calls.attribution import Attribution, ReadOptions, analyze
+from mtpprof.analyzers.calls.attribution import Attribution, analyze
+from mtpprof.analyzers.calls.attribution import ReadOptions as ReadOptions
 from mtpprof.analyzers.calls.classify import with_user_rules
 from mtpprof.analyzers.calls.steps import Steps
 from mtpprof.analyzers.calls.table import Calls

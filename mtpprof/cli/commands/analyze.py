@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +22,7 @@ from mtpprof.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from mtpprof.analyzers.answers.analysis import Analysis
+    from mtpprof.analyzers.calls.attribution import ReadOptions
 
 DEFAULT_BY = ("kind", "implementation", "fused")
 DEFAULT_SHOW = ("summary", "groups", "steps")
@@ -74,8 +75,6 @@ def analyze(
 
         mtpprof analyze fused/ unfused/
     """
-    from mtpprof.analyzers.answers.analysis import analyses_of
-    from mtpprof.analyzers.traces.discover import open_traces
     from mtpprof.cli.render.analysis import VIEWS
 
     columns = _checked(by, DEFAULT_BY, _columns(), "--by")
@@ -89,6 +88,26 @@ def analyze(
         rank_map=rank_map,
         max_gb=max_gb,
     )
+    show_analysis(paths, options, columns, views, style)
+
+
+def show_analysis(
+    paths: Sequence[Path],
+    options: ReadOptions,
+    columns: tuple[str, ...] = DEFAULT_BY,
+    views: tuple[str, ...] = DEFAULT_SHOW,
+    style: Format = Format.TABLE,
+) -> None:
+    """Analyze traces and write the answer out.
+
+    Raises:
+        InputError: nothing readable there.
+        UsageError: ranks or a rank map that the traces do not have.
+        typer.Exit: with code 3, none of the runs gives an answer; with code 2, the window holds nothing of them.
+    """
+    from mtpprof.analyzers.answers.analysis import analyses_of
+    from mtpprof.analyzers.traces.discover import open_traces
+
     found = analyses_of(open_traces(paths, options.rank_map, options.load), columns, options)
     if style is Format.JSON:
         write_json(found)

@@ -201,10 +201,10 @@ def run(
         record, directory = start_run(run_options(values, nodes))
     console = stderr_console()
     if dashboard:
-        from mtpprof.cli.commands.dashboard import has_terminal, watch
+        from mtpprof.cli.tui.start import has_terminal, watch
 
         if has_terminal():
-            watch(sys.argv[1:], directory.root)
+            watch(sys.argv[1:], directory.root, read_options)
             return
         console.print("mtpprof: no terminal to draw the dashboard on; the run goes on without.")
     console.print(

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mtpprof.analyzers.answers.run_report import ArmReport, CaseReport
-from mtpprof.analyzers.calls.unknown_names import suspicion
 from mtpprof.analyzers.compare.difference import Difference
 from mtpprof.analyzers.measures.totals import Group
 from mtpprof.cli.render.output import Table
@@ -87,8 +86,8 @@ def redundant_notes(case: CaseReport) -> Iterator[str]:
 def suspect_notes(case: CaseReport) -> Iterator[str]:
     """Arms whose numbers of collectives are lower bounds, and what else stands where collectives were."""
     for arm in case.arms:
-        if doubt := suspicion(arm.suspects):
-            yield f"{arm.name}: calls and bytes are lower bounds: {doubt}; teach it with --rules."
+        if arm.doubt:
+            yield f"{arm.name}: calls and bytes are lower bounds: {arm.doubt}; teach it with --rules."
     yield from dict.fromkeys(note for difference in case.differences for note in difference.newcomers)
 
 

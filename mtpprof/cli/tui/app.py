@@ -21,11 +21,12 @@ from textual.screen import Screen
 
 from mtpprof.cli.render.format_names import ReportFormat
 from mtpprof.cli.render.output import printable
-from mtpprof.cli.tui import exporting
+from mtpprof.cli.tui import exports
 from mtpprof.cli.tui.background import Background, Finished
 from mtpprof.cli.tui.collector import Collector
-from mtpprof.cli.tui.launching import LaunchForm, StartedRun, stop_run
-from mtpprof.cli.tui.opening import Opener
+from mtpprof.cli.tui.launch_form import LaunchForm
+from mtpprof.cli.tui.loader import Loader
+from mtpprof.cli.tui.plan_preview import PlanPreview
 from mtpprof.cli.tui.screens.collectives import CollectivesPage
 from mtpprof.cli.tui.screens.dialogs import AskDialog, HelpDialog, LeaveDialog, StopDialog, TextDialog
 from mtpprof.cli.tui.screens.doctor import DoctorPage
@@ -35,6 +36,8 @@ from mtpprof.cli.tui.screens.page import PAGES, Page
 from mtpprof.cli.tui.screens.ranks import RanksPage
 from mtpprof.cli.tui.screens.saved import SavedPage
 from mtpprof.cli.tui.screens.timeline import TimelinePage
+from mtpprof.cli.tui.sources import Reading
+from mtpprof.cli.tui.started_run import StartedRun, stop_run
 from mtpprof.cli.tui.store import Store
 from mtpprof.cli.tui.text import AsciiFilter
 from mtpprof.errors import RunError
@@ -82,6 +85,8 @@ class DashboardApp(App[None]):
         self,
         paths: Sequence[Path] = (),
         *,
+        plan: Callable[[LaunchForm], PlanPreview],
+        reading: Reading | None = None,
         command: Sequence[str] | None = None,
         page: str | None = None,
         ascii_only: bool = False,
@@ -91,6 +96,8 @@ class DashboardApp(App[None]):
 
         Args:
             paths: A run directory, or traces; none: the launch page.
+            plan: Tells what a launch form would do.
+            reading: How traces are read; None: as they are without any option.
             command: Arguments of `mtpprof` that start a run, to be started at once.
             page: Page to begin with; None: the one that fits.
             ascii_only: Whether nothing but ASCII may be drawn.
@@ -100,10 +107,12 @@ class DashboardApp(App[None]):
         self.store = Store()
         self.collector = Collector()
         self.background = Background(self, delivered=self.collector.set_aside)
+        self.plan = plan
+        self.reading = reading or Reading()
         self.launch_form = LaunchForm()
         self.started: StartedRun | None = None
         """The run that was started here last, whatever is open now."""
-        self.opener = Opener(self)
+        self.loader = Loader(self)
         self._paths = tuple(paths)
         self._command = command
         self.first_page = page
@@ -122,7 +131,7 @@ class DashboardApp(App[None]):
         if self._command is not None:
             self.start_run(self._command)
         elif self._paths:
-            self.opener.open(self._paths)
+            self.loader.open(self._paths)
         else:
             self.go(self.first_page or "launch")
 
@@ -164,7 +173,11 @@ class DashboardApp(App[None]):
         if self.store.directory is None:
             self.complain("Only a run can be analyzed again.")
             return
-        self.opener.analyze_again()
+        self.loader.analyze_again()
+
+    def read_sides(self) -> bool:
+        """Read the traces of the chosen arms, where they are not read yet; whether there was anything to begin with."""
+        return self.loader.read_sides()
 
     # Choosing and going
 
@@ -228,7 +241,7 @@ class DashboardApp(App[None]):
             self.go("launch")
             return
         self.first_page = None
-        self.opener.open([self.started.directory.root])
+        self.loader.open([self.started.directory.root])
 
     def action_stop_run(self) -> None:
         """Stop the run in sight; one that was started elsewhere only after asking."""
@@ -298,7 +311,7 @@ class DashboardApp(App[None]):
         """Leave nothing behind but a run that was left running."""
         if self.started is not None:
             self.started.move_log()
-        self.opener.close()
+        self.loader.close()
         self.background.close()
         self.collector.stop()
 
@@ -317,9 +330,9 @@ class DashboardApp(App[None]):
         """Show what was done."""
         self.notify(printable(sentence), markup=False, timeout=10)
 
-    def _chosen_export(self) -> exporting.Chosen:
+    def _chosen_export(self) -> exports.Chosen:
         store = self.store
-        return exporting.Chosen(
+        return exports.Chosen(
             run=store.directory.root if store.directory else None,
             traces=() if store.directory else store.paths,
             case=store.case.id if store.case else None,
@@ -333,7 +346,7 @@ class DashboardApp(App[None]):
         self.notify("Exporting…", markup=False)
         self.background.start(
             "export",
-            lambda: exporting.export_perfetto(self.background.command, chosen),
+            lambda: exports.export_perfetto(self.background.command, chosen, self.reading),
             self.say,
             self.complain,
         )
@@ -343,7 +356,7 @@ class DashboardApp(App[None]):
         run = self.store.directory.root if self.store.directory else None
         self.background.start(
             "report",
-            lambda: exporting.export_report(self.background.command, run, style),
+            lambda: exports.export_report(self.background.command, run, style, self.reading),
             self.say,
             self.complain,
         )
@@ -354,6 +367,7 @@ class DashboardApp(App[None]):
             self.complain("Nothing is open that could be compared.")
             return
         here = self.store.paths[0]
+        words = self.reading.words_for_run if self.store.directory else self.reading.words_for_traces
 
         def asked(other: str | None) -> None:
             if other:
@@ -361,7 +375,7 @@ class DashboardApp(App[None]):
                 self.notify("Comparing…", markup=False)
                 self.background.start(
                     "compare",
-                    lambda: exporting.compare_with(self.background.command, here, other),
+                    lambda: exports.compare_with(self.background.command, here, other, words),
                     lambda text: self._show_text(f"{other} (A) against {here} (B)", text),
                     self.complain,
                 )
@@ -377,7 +391,7 @@ class DashboardApp(App[None]):
         def asked(path: str | None) -> None:
             if path:
                 self.first_page = None
-                self.opener.open([Path(expanduser(path))])  # noqa: PTH111 - as above
+                self.loader.open([Path(expanduser(path))])  # noqa: PTH111 - as above
 
         self.push_screen(AskDialog("Open (run directory, folder of traces, trace file):", "runs/"), asked)
 

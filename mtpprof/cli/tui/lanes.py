@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.calls.table import Calls
+from mtpprof.analyzers.calls.table import Calls, Provenance
 from mtpprof.analyzers.compare.side import Side, Traces
 from mtpprof.analyzers.measures.step_parts import ARGMAX, COMPUTE, COPY, COUNTED, NORM, Work
 from mtpprof.analyzers.numeric.arrays import I8, I32, I64
@@ -39,6 +39,7 @@ class Lane:
     """`A` or `B`."""
     arm: str
     rank: int
+    """-1: not known."""
     start_ns: I64
     """Start of each event, from the side's origin, with the rank's clock corrected; not decreasing."""
     end_ns: I64
@@ -80,6 +81,25 @@ class Lane:
         return index if 0 <= index < len(self.start_ns) else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFacts:
+    """One collective. None, and an empty text: the trace does not tell."""
+
+    kind: str
+    implementation: str
+    fused: str
+    phase: str
+    site: str
+    shape: str
+    dtype: str
+    dur_ns: int
+    wait_ns: int | None
+    transfer_ns: int | None
+    payload_bytes: int | None
+    provenance: str
+    """Where the payload is from: `measured`, `derived` or `unknown`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallLane(Lane):
     """Collectives."""
@@ -87,6 +107,28 @@ class CallLane(Lane):
     order: ClassVar[tuple[str, ...]] = MARKS
     calls: Calls
     """Of this rank, by start."""
+
+    def facts(self, event: int) -> CallFacts:
+        """What is known of one of them."""
+        calls = self.calls
+        return CallFacts(
+            kind=calls.text("kind", event),
+            implementation=calls.text("implementation", event),
+            fused=calls.text("fused", event),
+            phase=calls.text("phase", event),
+            site=calls.text("site", event),
+            shape=calls.text("shape", event),
+            dtype=calls.text("dtype", event),
+            dur_ns=int(calls.dur_ns[event]),
+            wait_ns=_known(calls.wait_ns[event]),
+            transfer_ns=_known(calls.transfer_ns[event]),
+            payload_bytes=_known(calls.payload_bytes[event]),
+            provenance=Provenance(int(calls.provenance[event])).name.lower(),
+        )
+
+
+def _known(value: np.int64) -> int | None:
+    return None if value == MISSING else int(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

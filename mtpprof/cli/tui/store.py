@@ -6,13 +6,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mtpprof.analyzers.answers.examination import ProblemFound, problem_found
 from mtpprof.analyzers.answers.run_report import CaseReport
 from mtpprof.analyzers.compare.difference import Difference
 from mtpprof.analyzers.compare.effects import Effect
 from mtpprof.analyzers.compare.side import Side
 from mtpprof.analyzers.live.run_state import LiveState
-from mtpprof.analyzers.traces.verdicts import Problem, Severity
-from mtpprof.cli.tui.subject import Answer, CaseView, Loaded, Traffic
+from mtpprof.cli.tui.sources import Answer, CaseView, Loaded, Traffic
 from mtpprof.rundir.directory import RunDirectory
 from mtpprof.rundir.records import RunRecord
 
@@ -41,7 +41,7 @@ class Store:
     """What is being done for the answer, or why there is none."""
     sides: dict[tuple[str, str], Loaded] = field(default_factory=dict)
     side_problems: dict[tuple[str, str], str] = field(default_factory=dict)
-    trace_problems: tuple[Problem, ...] = ()
+    trace_problems: tuple[ProblemFound, ...] = ()
     verdict: str | None = None
     """Why what was asked for cannot be shown; None: it can."""
     case_index: int = 0
@@ -100,14 +100,19 @@ class Store:
         return self.side_problems.get((self.case.id, arm))
 
     @property
-    def limits(self) -> list[Problem]:
+    def limits(self) -> list[ProblemFound]:
         """Verdicts that limit what may be said of the chosen sides, the worst first."""
         found = list(self.trace_problems)
         if not found:
             sides = [side for side in (self.side(self.a), self.side(self.b)) if side is not None]
-            found = [problem for side in sides if side.traces for problem in side.traces.found.problems]
-        serious = [problem for problem in found if problem.severity >= Severity.WARNING]
-        return sorted(dict.fromkeys(serious), key=lambda problem: -problem.severity)
+            found = [
+                problem_found(problem)
+                for side in sides
+                if side.traces
+                for problem in side.traces.found.problems
+            ]
+        serious = [problem for problem in found if problem.limits]
+        return sorted(dict.fromkeys(serious), key=lambda problem: -problem.level)
 
     @property
     def missing_sides(self) -> list[str]:

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from mtpprof.analyzers.traces.verdicts import Problem, Severity
+from mtpprof.analyzers.answers.examination import ProblemFound, problem_found
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import safe
 from mtpprof.cli.tui.widgets.row_table import GAP, MARGIN, NARROWEST, Column, Row, RowTable
@@ -101,8 +101,8 @@ class DoctorPage(Page):
         if not store.trace_problems:
             yield from (
                 _problem_row(f"{letter} {arm}", item)
-                for item in found.problems
-                if item.severity > Severity.OK
+                for item in map(problem_found, found.problems)
+                if item.level
             )
         yield from (
             _row(f"{letter} {arm}", "note", "withheld", item.answer, item.reason) for item in found.withheld
@@ -150,7 +150,6 @@ def _row(of: str, severity: str, verdict: str, forbids: str, sentence: str) -> R
     return Row((of, severity, verdict, forbids or "-", sentence), tag=sentence)
 
 
-def _problem_row(of: str, problem: Problem) -> Row:
+def _problem_row(of: str, problem: ProblemFound) -> Row:
     sentence = f"{problem.sentence} {problem.remedy}".strip()
-    forbids = ", ".join(sorted(problem.forbids))
-    return _row(of, problem.severity.name.lower(), str(problem.verdict), forbids, sentence)
+    return _row(of, problem.severity, problem.verdict, ", ".join(problem.forbids), sentence)

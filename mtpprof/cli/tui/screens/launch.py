@@ -12,8 +12,8 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
-from mtpprof.cli.tui.launching import LaunchForm, command_text
-from mtpprof.cli.tui.outlook import Outlook, outlook
+from mtpprof.cli.tui.launch_form import LaunchForm, command_text
+from mtpprof.cli.tui.plan_preview import PlanPreview
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import safe
 from mtpprof.cli.tui.widgets.choice import Choice
@@ -85,7 +85,7 @@ class LaunchPage(Page):
                 Static(id=f"why-{name}", classes="why", markup=False),
                 classes="field switch",
             )
-        for name in ("outlook", "command", "launch-state"):
+        for name in ("plan-preview", "command", "launch-state"):
             yield Static(id=name, markup=False)
 
     def show(self) -> None:
@@ -134,12 +134,12 @@ class LaunchPage(Page):
     def _check(self) -> None:
         form, self._pending = self.dashboard.launch_form, None
         self.dashboard.background.start(
-            "outlook", lambda: outlook(form), partial(self._take, form), self.dashboard.complain
+            "plan", lambda: self.dashboard.plan(form), partial(self._take, form), self.dashboard.complain
         )
 
-    def _take(self, form: LaunchForm, found: Outlook) -> None:
+    def _take(self, form: LaunchForm, found: PlanPreview) -> None:
         self._refused = None if found.ok else (form, found.sentence)
-        self.query_one("#outlook", Static).update(safe(("" if found.ok else "! ") + found.sentence))
+        self.query_one("#plan-preview", Static).update(safe(("" if found.ok else "! ") + found.sentence))
         for name in CATALOGUE if found.ok else ():  # else what can be switched is not known anew
             able, why = found.eligible.get(name, (True, ""))
             self.query_one(f"#switch-{name}", Choice).disabled = not able

@@ -15,8 +15,8 @@ from mtpprof.analyzers.numeric.stats import Claim
 from mtpprof.cli.render.savings import interval_text
 from mtpprof.cli.render.units import UNKNOWN, bytes_text, count_text, elapsed_text, time_text
 from mtpprof.cli.tui.screens.page import Page
+from mtpprof.cli.tui.sources import Traffic, case_title
 from mtpprof.cli.tui.store import QUIET_S
-from mtpprof.cli.tui.subject import Traffic, case_title
 from mtpprof.cli.tui.text import safe, sparkline
 from mtpprof.cli.tui.widgets.log_pane import LogPane
 from mtpprof.cli.tui.widgets.row_table import Column, Row, RowTable

@@ -17,7 +17,7 @@ from mtpprof.cli.render.output import printable
 from mtpprof.cli.tui.text import fitted
 
 if TYPE_CHECKING:
-    from mtpprof.cli.tui.app import DashboardApp
+    from mtpprof.cli.tui.shell import Shell
     from mtpprof.cli.tui.store import Store
 
 PAGES = {
@@ -54,9 +54,9 @@ class Page(Screen[None]):
         self._css_update_count = self.app._css_update_count
 
     @property
-    def dashboard(self) -> DashboardApp:
+    def dashboard(self) -> Shell:
         """The app."""
-        return cast("DashboardApp", self.app)
+        return cast("Shell", self.app)
 
     @property
     def store(self) -> Store:
@@ -114,7 +114,7 @@ class Page(Screen[None]):
         self.show()
 
     def _read_sides(self) -> None:
-        if self.dashboard.opener.read_sides():
+        if self.dashboard.read_sides():
             self.refresh_page()
 
     def _case_line(self) -> str:

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from textual.widget import Widget
 from textual.widgets import Static
 
-from mtpprof.analyzers.calls.table import Provenance
 from mtpprof.analyzers.compare.side import Side
 from mtpprof.analyzers.measures.step_parts import COUNTED, MEANING
-from mtpprof.analyzers.traces.table import MISSING
 from mtpprof.cli.render.units import bytes_text, time_text
-from mtpprof.cli.tui.lanes import CallLane, Lane, WorkLane, make_lanes
+from mtpprof.cli.tui.lanes import CallFacts, CallLane, Lane, WorkLane, make_lanes
 from mtpprof.cli.tui.screens.page import Page
 from mtpprof.cli.tui.text import safe
 from mtpprof.cli.tui.widgets.timeline_view import LEGEND, TimelineView
@@ -77,12 +75,12 @@ def _lanes(a: Side | None, b: Side | None) -> list[Lane]:
 
 def describe(lane: Lane, event: int | None) -> str:
     """What is under the cursor, in two lines."""
-    who = f"{lane.side} ({lane.arm}) rank {lane.rank if lane.rank != MISSING else '?'}"
+    who = f"{lane.side} ({lane.arm}) rank {lane.rank if lane.rank >= 0 else '?'}"
     if isinstance(lane, WorkLane):
         return f"{who}: {_work_text(lane, event)}"
     if event is None or not isinstance(lane, CallLane):
         return f"{who}: no collective under the cursor; . and , go to the next and the previous one."
-    return f"{who}: {_call_text(lane, event)}"
+    return f"{who}: {_call_text(lane.facts(event))}"
 
 
 def _work_text(lane: WorkLane, event: int | None) -> str:
@@ -98,23 +96,16 @@ def _work_text(lane: WorkLane, event: int | None) -> str:
     return text + (f"; {time_text(beside)} of it beside a collective of this rank" if beside else "")
 
 
-def _call_text(lane: CallLane, call: int) -> str:
-    calls = lane.calls
-    fused = calls.text("fused", call)
-    shape, dtype = calls.text("shape", call) or "?", calls.text("dtype", call) or "?"
-    payload = int(calls.payload_bytes[call])
-    wait, transfer = int(calls.wait_ns[call]), int(calls.transfer_ns[call])
+def _call_text(call: CallFacts) -> str:
+    fused = f" fused with {call.fused}" if call.fused else ""
     first = (
-        f"{calls.text('kind', call)}{f' fused with {fused}' if fused else ''} [{shape}] {dtype} "
-        f"by {calls.text('implementation', call) or '?'} in {calls.text('phase', call) or '?'} "
-        f"at {calls.text('site', call) or '?'}"
+        f"{call.kind}{fused} [{call.shape or '?'}] {call.dtype or '?'} by {call.implementation or '?'} "
+        f"in {call.phase or '?'} at {call.site or '?'}"
     )
-    provenance = Provenance(int(calls.provenance[call])).name.lower()
-    size = bytes_text(None if payload == MISSING else payload)
     split = (
         "waiting not known"
-        if wait == MISSING
-        else f"waited {time_text(wait)} for the last rank, then {time_text(None if transfer == MISSING else transfer)}"
+        if call.wait_ns is None
+        else f"waited {time_text(call.wait_ns)} for the last rank, then {time_text(call.transfer_ns)}"
     )
-    second = f"{time_text(int(calls.dur_ns[call]))}: {split}; payload {size} ({provenance})"
-    return f"{first}\n{second}"
+    size = f"payload {bytes_text(call.payload_bytes)} ({call.provenance})"
+    return f"{first}\n{time_text(call.dur_ns)}: {split}; {size}"

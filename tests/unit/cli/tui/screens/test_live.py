@@ -6,7 +6,7 @@ import pytest
 
 from mtpprof.analyzers.live.quick_counts import PerStep
 from mtpprof.cli.tui.screens.live import traffic_cells
-from mtpprof.cli.tui.subject import Traffic
+from mtpprof.cli.tui.sources import Traffic
 
 FEW, MANY = PerStep(calls=9, payload_bytes=1000), PerStep(calls=12, payload_bytes=2_000_000)
 

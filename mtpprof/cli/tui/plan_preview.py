@@ -6,21 +6,20 @@ whatever stands in the field for more options.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mtpprof.cli.commands.run import read_options
-from mtpprof.cli.tui.launching import LaunchForm
+from mtpprof.cli.tui.launch_form import LaunchForm
 from mtpprof.errors import MtpprofError
 from mtpprof.models.optimizations.catalogue import CATALOGUE
 from mtpprof.profilers.plan import Case
-from mtpprof.profilers.run import check_request
+from mtpprof.profilers.run import RunOptions, check_request
 
 Eligible = dict[str, tuple[bool, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class PlanPreview:
     """What would happen."""
 
     sentence: str
@@ -30,21 +29,26 @@ class Outlook:
     """By optimization: whether any of the models can use it, and which cannot and why."""
 
 
-def outlook(form: LaunchForm) -> Outlook:
-    """Check a form as `run` will; runs in the background, since models are resolved and devices asked for."""
+def preview(form: LaunchForm, read_plan: Callable[[Sequence[str]], RunOptions]) -> PlanPreview:
+    """Check a form as `run` will; runs in the background, since models are resolved and devices asked for.
+
+    Args:
+        form: What is filled in.
+        read_plan: Reads the words behind `mtpprof run` as that command does.
+    """
     try:
-        options = read_options(form.words()[1:])
+        options = read_plan(form.words()[1:])
         request = check_request(options)
         # What can be switched does not depend on what is switched; a plan that asks for what no model can use would be refused.
         every = check_request(replace(options, plan=replace(options.plan, settings={})))
     except MtpprofError as error:
-        return Outlook(sentence=str(error), ok=False, eligible={})
+        return PlanPreview(sentence=str(error), ok=False, eligible={})
     choice, cases = request.choice, request.cases
     windows = sum(
         len(case.order) * len(case.arms) + sum(arm.repeats is None for arm in case.arms) for case in cases
     )
     arms = sum(len(case.arms) for case in cases)
-    return Outlook(
+    return PlanPreview(
         sentence=f"engine {choice.engine} on {choice.device}: {len(cases)} cases, {arms} arms, {windows} windows",
         ok=True,
         eligible=_eligible(every.cases),

@@ -10,25 +10,22 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mtpprof.analyzers.live.run_state import advance
-from mtpprof.cli.tui import subject
+from mtpprof.cli.tui import sources
 from mtpprof.cli.tui.background import Finished
+from mtpprof.cli.tui.shell import Shell
 from mtpprof.rundir.directory import RunDirectory
 from mtpprof.rundir.follow import RunFollower, Update
 from mtpprof.rundir.records import RunRecord
 
-if TYPE_CHECKING:
-    from mtpprof.cli.tui.app import DashboardApp
-
 POLL_S = 0.2
 
 
-class Opener:
+class Loader:
     """Fills the store of one dashboard."""
 
-    def __init__(self, app: DashboardApp) -> None:
+    def __init__(self, app: Shell) -> None:
         self._app = app
         self._following: threading.Event | None = None
         self._reading: set[tuple[str, str]] = set()
@@ -42,13 +39,15 @@ class Opener:
         app.background.forget()
         app.store.paths = tuple(paths)
         own = app.started is not None and [app.started.directory.root] == list(paths)
-        if own or (len(paths) == 1 and subject.is_run(paths[0])):
+        if own or (len(paths) == 1 and sources.is_run(paths[0])):
             self._follow(RunDirectory(paths[0]))
             app.go(app.first_page or "live")
             return
         app.store.answer_state = "Reading the traces…"
         app.go(app.first_page or "collectives")
-        app.background.start("open", lambda: subject.open_anything(paths), self._take_traces, self._refuse)
+        app.background.start(
+            "open", lambda: sources.open_anything(paths, app.reading.options), self._take_traces, self._refuse
+        )
 
     def close(self) -> None:
         """Follow nothing any more."""
@@ -91,7 +90,7 @@ class Opener:
         if update.record is not None:
             before = store.record.status if store.record else None
             store.record = update.record
-            store.cases = subject.run_cases(update.record)
+            store.cases = sources.run_cases(update.record)
             if update.record.status != "running" and update.record.status != before:
                 self._ended(first)
         if store.record is not None and (profiled or first):
@@ -103,12 +102,12 @@ class Opener:
         if directory is not None:
             self._app.background.start(
                 "traffic",
-                lambda: subject.arm_traffic(directory, record, windows),
+                lambda: sources.arm_traffic(directory, record, windows),
                 self._take_traffic,
                 self._app.complain,
             )
 
-    def _take_traffic(self, found: dict[tuple[str, str], subject.Traffic]) -> None:
+    def _take_traffic(self, found: dict[tuple[str, str], sources.Traffic]) -> None:
         self._app.store.traffic = found
         self._app.refresh_page()
 
@@ -132,23 +131,23 @@ class Opener:
         self._app.store.verdict = self._app.store.answer_state = sentence
         self._app.refresh_page()
 
-    def _take_traces(self, opened: subject.OpenedTraces) -> None:
+    def _take_traces(self, opened: sources.OpenedTraces) -> None:
         store = self._app.store
         store.trace_problems = opened.problems
         if not opened.sides:
             reasons = [problem.sentence for problem in opened.problems]
             self._refuse("No trace could be read: " + " ".join(reasons))
             return
-        store.cases = subject.trace_cases(opened)
+        store.cases = sources.trace_cases(opened)
         store.sides = {
-            (subject.TRACES, side.label): subject.Loaded(case=subject.TRACES, arm=side.label, side=side)
+            (sources.TRACES, side.label): sources.Loaded(case=sources.TRACES, arm=side.label, side=side)
             for side in opened.sides
         }
         store.answer_state = "One capture has nothing to be held against: open two folders."
         if len(opened.sides) > 1:
             store.answer_state = "Comparing…"
             self._app.background.start(
-                "answer", lambda: subject.answer_of_traces(opened), self._take_answer, self._no_answer
+                "answer", lambda: sources.answer_of_traces(opened), self._take_answer, self._no_answer
             )
         self._app.refresh_page()
 
@@ -166,17 +165,17 @@ class Opener:
             return
         store.answer_state = "Analyzing the run…"
 
-        def work() -> subject.Answer:
+        def work() -> sources.Answer:
             kept = None
-            if stored:
-                kept = subject.stored_answer(directory, record)
+            if stored and not app.reading.words_for_run:  # the run wrote its answer without them
+                kept = sources.stored_answer(directory, record)
                 while kept is None and started is not None and started.wait(POLL_S):
-                    kept = subject.stored_answer(directory, record)
-            return kept or subject.computed_answer(directory, app.background.command)
+                    kept = sources.stored_answer(directory, record)
+            return kept or sources.computed_answer(directory, app.background.command, app.reading)
 
         app.background.start("answer", work, self._take_answer, self._no_answer)
 
-    def _take_answer(self, answer: subject.Answer) -> None:
+    def _take_answer(self, answer: sources.Answer) -> None:
         self._app.store.answer, self._app.store.answer_state = answer, ""
         self._app.refresh_page()
 
@@ -198,13 +197,13 @@ class Opener:
             self._reading.add(key)
             self._app.background.start(
                 f"side {case.id} {arm}",
-                partial(subject.load_side, directory, record, case.id, arm),
+                partial(sources.load_side, directory, record, case.id, arm, self._app.reading.options),
                 self._take_side,
                 partial(self._no_side, key),
             )
         return len(self._reading) > before
 
-    def _take_side(self, loaded: subject.Loaded) -> None:
+    def _take_side(self, loaded: sources.Loaded) -> None:
         self._reading.discard((loaded.case, loaded.arm))
         self._app.store.sides[(loaded.case, loaded.arm)] = loaded
         self._app.refresh_page()

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.cli.tui.launching import LaunchForm, StartedRun, command_text, run_folder
-from mtpprof.cli.tui.subject import last_sentence
+from mtpprof.cli.tui.launch_form import LaunchForm, command_text
+from mtpprof.cli.tui.sources import last_sentence
+from mtpprof.cli.tui.started_run import StartedRun, run_folder
 from mtpprof.errors import RunError, UsageError
 
 

@@ -1,4 +1,4 @@
-"""From the launch form to a command line, and from a command line to a run in a process of its own.
+"""A run that the dashboard starts, from its command line, in a process of its own.
 
 The decision: the dashboard starts what a user would type (`mtpprof run …`), in its own session and with its output in a file of the
 run directory, and then follows that directory. So the run outlives the dashboard, and nothing it prints can reach the screen.
@@ -8,76 +8,22 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mtpprof.cli.tui.subject import last_sentence
-from mtpprof.errors import ExitCode, RunError, UsageError
-from mtpprof.profilers.plan import Setting
+from mtpprof.cli.tui.sources import last_sentence
+from mtpprof.errors import ExitCode, RunError
 from mtpprof.profilers.run import DEFAULT_ROOT
 from mtpprof.rundir.directory import LOGS, RUN_FILE, RunDirectory
 from mtpprof.rundir.holder import interrupt
 
 RUN_LOG = "run.log"
 """What the run's own command printed, beside the logs of the ranks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchForm:
-    """What is filled in; texts as typed. Empty: the default of `mtpprof run`."""
-
-    models: str = ""
-    tp: str = "4"
-    concurrency: str = ""
-    draft_tokens: str = ""
-    settings: dict[str, Setting] = field(default_factory=dict)
-    """By optimization; `both` everywhere is the default of `run`."""
-    more: str = ""
-    """Further options, as on the command line."""
-
-    def words(self) -> list[str]:
-        """Arguments of `mtpprof` that do this.
-
-        Raises:
-            UsageError: a field that cannot be read.
-        """
-        words = ["run", "--tp", str(_number("TP", self.tp))]
-        for model in _split(self.models):
-            words += ["--model", model]
-        for text in _split(self.concurrency):
-            words += ["--concurrency", str(_number("concurrency", text))]
-        if self.draft_tokens.strip():
-            words += ["--draft-tokens", str(_number("draft tokens", self.draft_tokens))]
-        if any(setting != "both" for setting in self.settings.values()):
-            for name, setting in self.settings.items():
-                words += ["--opt", f"{name}={setting}"]
-        try:
-            return words + shlex.split(self.more)
-        except ValueError as error:
-            raise UsageError(f"more options: {error}; quote them as in a shell.") from error
-
-
-def _split(text: str) -> list[str]:
-    return [part for part in re.split(r"[,\s]+", text) if part]
-
-
-def _number(name: str, text: str) -> int:
-    text = text.strip()
-    if not text.isdecimal() or len(text) > 7:
-        raise UsageError(f"{name} {text or 'is empty'}: give a whole number.")
-    return int(text)
-
-
-def command_text(words: Sequence[str]) -> str:
-    """The command line, to copy."""
-    return shlex.join(["mtpprof", *words])
 
 
 def run_folder(words: Sequence[str], now: datetime | None = None) -> Path:

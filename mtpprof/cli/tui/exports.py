@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mtpprof.cli.tui.subject import RunCommand, last_sentence
+from mtpprof.cli.tui.sources import Reading, RunCommand, last_sentence
 from mtpprof.errors import ExitCode, InputError, RunError, UsageError
 
 
@@ -23,7 +24,7 @@ class Chosen:
     b: str | None
 
 
-def export_perfetto(command: RunCommand, chosen: Chosen) -> str:
+def export_perfetto(command: RunCommand, chosen: Chosen, reading: Reading) -> str:
     """Write both sides into one trace for Perfetto.
 
     Returns:
@@ -34,7 +35,7 @@ def export_perfetto(command: RunCommand, chosen: Chosen) -> str:
     """
     if chosen.run is not None:
         target = chosen.run / f"{_safe(chosen.case)}-{_safe(chosen.a)}-{_safe(chosen.b)}.pftrace"
-        words = ["export", str(chosen.run), "-o", str(target)]
+        words = ["export", str(chosen.run), *reading.words_for_run, "-o", str(target)]
         if chosen.case:
             words += ["--case", chosen.case]
         if chosen.a and chosen.b:
@@ -43,14 +44,14 @@ def export_perfetto(command: RunCommand, chosen: Chosen) -> str:
             words += ["--arm", chosen.a]
     elif chosen.traces:
         target = Path("mtpprof.pftrace").absolute()
-        words = ["export", *map(str, chosen.traces), "-o", str(target)]
+        words = ["export", *map(str, chosen.traces), *reading.words_for_traces, "-o", str(target)]
     else:
         raise UsageError("Nothing is open that could be exported.")
     _checked(command, words)
     return f"Written: {target}. Open it with: {shlex.join(['mtpprof', 'view', str(target)])}"
 
 
-def export_report(command: RunCommand, run: Path | None, style: str) -> str:
+def export_report(command: RunCommand, run: Path | None, style: str, reading: Reading) -> str:
     """Write the report of a run beside it, as markdown or html.
 
     Returns:
@@ -62,7 +63,7 @@ def export_report(command: RunCommand, run: Path | None, style: str) -> str:
     """
     if run is None:
         raise UsageError("A report is of a run; traces without one have none.")
-    text = _checked(command, ["report", str(run), "--format", style])
+    text = _checked(command, ["report", str(run), *reading.words_for_run, "--format", style])
     target = run / f"report.{style}"
     try:
         target.write_text(text, encoding="utf-8")
@@ -71,13 +72,13 @@ def export_report(command: RunCommand, run: Path | None, style: str) -> str:
     return f"Written: {target}."
 
 
-def compare_with(command: RunCommand, here: Path, other: str) -> str:
+def compare_with(command: RunCommand, here: Path, other: str, options: Sequence[str] = ()) -> str:
     """The comparison of what is open with something else, as text.
 
     Raises:
         InputError: the command's own sentence.
     """
-    return _checked(command, ["compare", other, str(here)])
+    return _checked(command, ["compare", other, str(here), *options])
 
 
 def _checked(command: RunCommand, words: list[str]) -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from mtpprof.analyzers.live.run_state import total_windows
 from mtpprof.cli.commands.run import read_options
-from mtpprof.cli.tui.launching import LaunchForm
-from mtpprof.cli.tui.outlook import outlook
+from mtpprof.cli.tui.launch_form import LaunchForm
+from mtpprof.cli.tui.plan_preview import preview
 from mtpprof.profilers.run import start_run
 
 
@@ -27,7 +27,7 @@ from mtpprof.profilers.run import start_run
 )
 def test_windows_are_those_of_the_run(form: LaunchForm, tmp_path: Path) -> None:
     record, _ = start_run(read_options([*form.words()[1:], "--out", str(tmp_path / "run")]))
-    found = outlook(form)
+    found = preview(form, read_options)
     assert found.ok, found.sentence
     arms = sum(len(case.arms) for case in record.cases)
     assert found.sentence == (
@@ -39,7 +39,7 @@ def test_windows_are_those_of_the_run(form: LaunchForm, tmp_path: Path) -> None:
 def test_a_plan_file_counts_too(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text("rounds = 7\n")
     plain, changed = (
-        outlook(LaunchForm(models="nemotron-3-super", more=more))
+        preview(LaunchForm(models="nemotron-3-super", more=more), read_options)
         for more in ("", f"--config {tmp_path / 'plan.toml'}")
     )
     counts = [int(re.search(r"(\d+) windows", found.sentence)[1]) for found in (plain, changed)]  # type: ignore[index]
@@ -47,7 +47,7 @@ def test_a_plan_file_counts_too(tmp_path: Path) -> None:
 
 
 def test_eligibility_comes_with_its_reason() -> None:
-    found = outlook(LaunchForm(tp="2", models="deepseek-v3.2"))
+    found = preview(LaunchForm(tp="2", models="deepseek-v3.2"), read_options)
     assert found.ok
     assert "2 cases, 10 arms" in found.sentence
     assert found.eligible["local-argmax"] == (True, "deepseek-v3.2")
@@ -58,7 +58,7 @@ def test_eligibility_comes_with_its_reason() -> None:
 
 @pytest.mark.parametrize("models", ["nosuch", "deepseek-v3.2,,/does/not/exist.json", "[/bold]"])
 def test_an_unknown_model_is_a_sentence(models: str) -> None:
-    found = outlook(LaunchForm(models=models))
+    found = preview(LaunchForm(models=models), read_options)
     assert not found.ok
     assert found.sentence.endswith(".")
 
@@ -81,6 +81,6 @@ def test_an_unknown_model_is_a_sentence(models: str) -> None:
     ],
 )
 def test_what_the_run_would_refuse_is_said(form: LaunchForm, says: str) -> None:
-    found = outlook(form)
+    found = preview(form, read_options)
     assert not found.ok
     assert says in found.sentence

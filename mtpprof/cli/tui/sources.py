@@ -6,30 +6,28 @@ Everything that reads or computes is a plain function that runs in the backgroun
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import msgspec
 
+from mtpprof.analyzers.answers.examination import ProblemFound, problem_found
 from mtpprof.analyzers.answers.run_report import REPORT_SCHEMA_VERSION, Report
+from mtpprof.analyzers.compare.capture_sides import capture_sides
 from mtpprof.analyzers.compare.difference import Difference, compare_sides
 from mtpprof.analyzers.compare.effects import Effect
 from mtpprof.analyzers.compare.side import (
+    ReadOptions,
     Side,
     find_arm,
     find_case,
     run_side,
-    side_of,
     spec_of,
-    traces_of,
     workload_of,
 )
 from mtpprof.analyzers.live.quick_counts import PerStep, expected_per_step, windows_seen
-from mtpprof.analyzers.traces.discover import examine_traces
-from mtpprof.analyzers.traces.table import TraceSet
-from mtpprof.analyzers.traces.verdicts import Problem
 from mtpprof.cli.render.output import printable
 from mtpprof.errors import ExitCode, InputError, MtpprofError, RunError
 from mtpprof.rundir.directory import REPORT_FILE, RUN_FILE, RunDirectory
@@ -37,6 +35,17 @@ from mtpprof.rundir.records import ArmRecord, CaseRecord, RunRecord
 
 TRACES = "traces"
 RunCommand = Callable[[Sequence[str]], "CompletedProcess[str]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How traces are read, here and by the commands that are started from here."""
+
+    options: ReadOptions = field(default_factory=ReadOptions)
+    words_for_run: tuple[str, ...] = ()
+    """The options as words of a command line, those that also count for a run directory."""
+    words_for_traces: tuple[str, ...] = ()
+    """All of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +94,7 @@ class OpenedTraces:
     """Traces of anybody, read and examined."""
 
     sides: tuple[Side, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[ProblemFound, ...]
 
 
 def is_run(path: Path) -> bool:
@@ -146,7 +155,9 @@ def _expected(directory: RunDirectory, case: CaseRecord, arm: ArmRecord) -> PerS
         return None
 
 
-def load_side(directory: RunDirectory, record: RunRecord, case_id: str, arm: str) -> Loaded:
+def load_side(
+    directory: RunDirectory, record: RunRecord, case_id: str, arm: str, options: ReadOptions
+) -> Loaded:
     """Read and attribute the traces of one arm.
 
     Raises:
@@ -154,32 +165,21 @@ def load_side(directory: RunDirectory, record: RunRecord, case_id: str, arm: str
         UsageError: no such case or arm.
     """
     case = find_case(record, case_id)
-    return Loaded(case=case_id, arm=arm, side=run_side(directory, record, case, find_arm(case, arm)))
+    side = run_side(directory, record, case, find_arm(case, arm), options=options)
+    return Loaded(case=case_id, arm=arm, side=side)
 
 
-def open_anything(paths: Sequence[Path]) -> OpenedTraces:
-    """Read traces that no run of ours made; of runs that share a label, the later ones get a number.
+def open_anything(paths: Sequence[Path], options: ReadOptions) -> OpenedTraces:
+    """Read traces that no run of ours made.
 
     Raises:
         InputError: a path does not exist, or nothing there is a trace.
+        UsageError: a rank map that the traces do not have.
     """
-    problems: list[Problem] = []
-    sides: list[Side] = []
-    for traces in sorted(examine_traces(paths), key=lambda traces: _place(traces, paths)):
-        problems += traces.all_problems()
-        if not traces.tables:
-            continue
-        known = {side.label for side in sides}
-        label = traces.label if traces.label not in known else f"{traces.label} ({len(sides) + 1})"
-        sides.append(side_of(traces_of(traces), label))
-    return OpenedTraces(sides=tuple(sides), problems=tuple(problems))
-
-
-def _place(traces: TraceSet, paths: Sequence[Path]) -> int:
-    """Where the user named a capture: the first that is named is side A."""
-    files = [Path(table.meta.path) for table in traces.tables]
-    named = (i for i, path in enumerate(paths) if any(file.is_relative_to(path) for file in files))
-    return next(named, len(paths))
+    found = capture_sides(paths, options)
+    return OpenedTraces(
+        sides=found.sides, problems=tuple(problem_found(problem) for problem in found.problems)
+    )
 
 
 def answer_of_traces(opened: OpenedTraces) -> Answer:
@@ -213,14 +213,14 @@ def stored_answer(directory: RunDirectory, record: RunRecord) -> Answer | None:
     return answer_of_report(report) if fits and report.run.get("status") == record.status else None
 
 
-def computed_answer(directory: RunDirectory, command: RunCommand) -> Answer:
+def computed_answer(directory: RunDirectory, command: RunCommand, reading: Reading) -> Answer:
     """The answer computed anew, in a process of its own, which also stores it in the run directory.
 
     Raises:
         InputError: the run cannot be analyzed; the sentence is the command's own.
         RunError: the command gave no answer that can be read.
     """
-    done = command(["report", str(directory.root), "--format", "json"])
+    done = command(["report", str(directory.root), *reading.words_for_run, "--format", "json"])
     answered = (ExitCode.OK, ExitCode.CHECK_FAILED, ExitCode.BAD_INPUT)  # the last: also with a damaged arm
     if done.returncode not in answered or not done.stdout.strip():
         raise InputError(
