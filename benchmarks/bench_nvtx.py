@@ -134,6 +134,33 @@ def reading(command: list[str]) -> None:
     )
 
 
+def threads(program: str) -> None:
+    """Cost a range with one thread and with many: there is no lock between them."""
+    print()
+    for count in (1, 32):
+        pairs = 640_000 // count
+        compare(
+            f"C, {count} threads",
+            [program, "many-threads", str(count), str(pairs)],
+            (f"C, {count} threads at once",),
+        )
+
+
+def slow_down(program: str) -> None:
+    """Processor time of a program whose ranges last 20 µs, with the library and without, in turns."""
+    command = [program, "working-ranges", "20000", "20"]
+    ratios = []
+    for _ in range(REPEATS):
+        (without,) = figures(command, None)
+        with tempfile.TemporaryDirectory() as folder:
+            (within,) = figures(command, Path(folder))
+        ratios.append(within / without)
+    low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+    print(
+        f"\nranges of 20 µs: slow-down {middle:.3f} (of {REPEATS} pairs {low:.3f} to {high:.3f}; goal 1.02)"
+    )
+
+
 def step_times(folder: Path, capture: str) -> list[int]:
     """Profiled steps, ns, the slowest rank of each: ranges are emitted in profiled windows only."""
     out = folder / "run"
@@ -172,6 +199,8 @@ def main() -> None:
         compare("C", command, ("C, registered name", "C, name of 40 characters"))
         for title, (words, labels) in CASES.items():
             compare(title, words, labels)
+        threads(command[0])
+        slow_down(command[0])
         reading(command)
     if "--run" in sys.argv[1:]:
         steps: dict[str, list[int]] = {"torch": [], "torch,nvtx": []}

@@ -3,7 +3,9 @@
 A file holds one process. A header is followed by chunks, each written by one thread: *definitions* (names, registered
 strings, payload schemas) or *events*. An event chunk is a slotted page: 32-byte events grow from the front, their blobs
 (inline text, payload) from the back. Counts are stored after what they count, so a process that was killed leaves a file
-of whole events. All numbers are little-endian; a blob or definition field starts at a multiple of 8 bytes.
+of whole events. A chunk that was reserved and could not be mapped is zeros, in whole pages.
+
+All numbers are little-endian; a blob or definition field starts at a multiple of 8 bytes.
 
     definition    bytes u32, kind u16, domain u16, id u64, then fields: u64, or text as length u64 + bytes
     blob          inline text; a start's or end's plain payload (8 bytes); extended payloads: count u64, then each as
@@ -28,7 +30,8 @@ MAX_BYTES_VARIABLE = "MTPPROF_NVTX_MAX_BYTES"
 """Size limit of one file; default 1 GiB. Events past it are counted as dropped."""
 
 MAGIC = b"MTPNVTX\0"
-VERSION = 1
+VERSION = 2
+"""Version 1 is read too: it has no `lost` and neither THREAD nor LOST events."""
 BYTE_ORDER_MARK = 0x01020304
 CHUNK_MAGIC = 0x4B4E4843
 CHUNK_BYTES_MAX = 512 << 10
@@ -53,6 +56,19 @@ FILE_HEADER = [
     ("host", "S64"),
     ("command", "S256"),
 ]
+"""Of both versions; `LOST` follows it in version 2."""
+
+LOST = [
+    ("limit", "<u8"),
+    ("disk", "<u8"),
+    ("descriptors", "<u8"),
+    ("memory", "<u8"),
+    ("file", "<u8"),
+    ("handler", "<u8"),
+    ("start", "<u8"),
+    ("reserved", "<u8"),
+]
+"""Events that were not recorded, by reason; `dropped_events` is their sum."""
 
 CHUNK_HEADER = [
     ("magic", "<u4"),
@@ -64,7 +80,7 @@ CHUNK_HEADER = [
     ("uncertainty_ns", "<u8"),
     ("used", "<u8"),
     ("thread_name", "S16"),
-    ("reserved", "<u8"),
+    ("back", "<u8"),
 ]
 
 EVENT = [
@@ -98,6 +114,10 @@ class EventKind(IntEnum):
     START = 3
     END = 4
     MARK = 5
+    THREAD = 6
+    """Events after it in its chunk are of thread `value`; its text is the thread's name."""
+    LOST = 7
+    """Pushes and pops of this thread and domain are missing here: `value` is pops of ranges that were open << 32 | pushes still open."""
 
 
 class PayloadType(IntEnum):

@@ -2,10 +2,13 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -401,6 +404,240 @@ static int nccl(long calls)
     return 0;
 }
 
+/* ---- what must neither stop nor kill the program ----------------------------------------------------------------------- */
+
+static void *push_until_cancelled(void *mode)
+{
+    int old;
+    if (mode != NULL)
+        pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
+    char name[4096];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    for (;;) {
+        nvtxRangePushA(name); /* long names need new chunks all the time */
+        nvtxDomainRegisterStringA(NULL, "registered");
+        nvtxRangePop();
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
+/* Threads are cancelled at random moments; the program must come to its end, and record from another thread afterwards. */
+static int cancelled_threads(int count)
+{
+    for (int i = 0; i < count; i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, push_until_cancelled, i % 2 ? (void *)1 : NULL);
+        usleep((useconds_t)(200 + i * 37 % 1000));
+        pthread_cancel(thread);
+        pthread_join(thread, NULL);
+    }
+    nvtxMarkA("afterwards");
+    return 0;
+}
+
+/* fork without the C library: no handler of pthread_atfork runs. */
+static int raw_fork(void)
+{
+    for (int i = 0; i < 100; i++)
+        nvtxRangePushA("before"), nvtxRangePop();
+    const long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    for (int i = 0; i < (child == 0 ? 300 : 200); i++)
+        nvtxRangePushA(child == 0 ? "child" : "parent"), nvtxRangePop();
+    if (child == 0)
+        _exit(0);
+    waitpid((pid_t)child, NULL, 0);
+    return 0;
+}
+
+static int vforked(const char *self)
+{
+    nvtxMarkA("before");
+    const pid_t child = vfork();
+    if (child == 0) {
+        execl(self, self, "short-lived-threads", "1", (char *)NULL);
+        _exit(1);
+    }
+    waitpid(child, NULL, 0);
+    nvtxMarkA("after");
+    return 0;
+}
+
+static void fill_descriptors(int *held, int *count, int room)
+{
+    while (*count < room && (held[*count] = dup(0)) >= 0)
+        ++*count;
+}
+
+static void release_descriptors(const int *held, int *count)
+{
+    while (*count > 0)
+        close(held[--*count]);
+}
+
+/* No free descriptor for a while, in the middle of nested ranges; then there are some again. */
+static int no_descriptors(void)
+{
+    static int held[65536];
+    int count = 0;
+    nvtxRangePushA("open all the time");
+    nvtxRangePushA("closed while nothing is recorded");
+    fill_descriptors(held, &count, 65536);
+    for (int i = 0; i < 20000; i++)
+        nvtxRangePushA("maybe lost"), nvtxRangePop();
+    nvtxRangePop();
+    nvtxRangePushA("opened while nothing is recorded");
+    release_descriptors(held, &count);
+    usleep(200000);
+    for (int i = 0; i < 1000; i++)
+        nvtxRangePushA("later"), nvtxRangePop();
+    nvtxRangePop();
+    nvtxRangePushA("last"), nvtxRangePop();
+    nvtxRangePop();
+    return 0;
+}
+
+/* The file itself is to be made while there is no descriptor. */
+static int no_descriptors_at_first(void)
+{
+    nvtxInitialize(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        static int held[65536];
+        int count = 0;
+        fill_descriptors(held, &count, 65536);
+        nvtxRangePushA("lost"), nvtxRangePop();
+        release_descriptors(held, &count);
+        usleep(200000);
+        nvtxRangePushA("kept"), nvtxRangePop();
+        exit(0);
+    }
+    waitpid(child, NULL, 0);
+    return 0;
+}
+
+/* Sizes and counts that no program means. */
+static int wild_sizes(void)
+{
+    const uint64_t number = 7;
+    const size_t sizes[] = {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 7, SIZE_MAX / 2, (size_t)1 << 40, 131072, 131073, 0};
+    nvtxPayloadData_t many[300];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const size_t readable = sizes[i] <= 131072 ? sizes[i] : 0;
+        static char bytes[131073];
+        nvtxPayloadData_t data = {NVTX_PAYLOAD_ENTRY_TYPE_UINT64, sizes[i], readable ? (const void *)bytes : &number};
+        nvtxMarkPayload(NULL, &data, 1);
+        nvtxRangePushPayload(NULL, &data, 1);
+        nvtxRangePopPayload(NULL, &data, 1);
+    }
+    for (int i = 0; i < 300; i++)
+        many[i] = (nvtxPayloadData_t){NVTX_PAYLOAD_ENTRY_TYPE_UINT64, SIZE_MAX - 1 - (size_t)i, &number};
+    nvtxMarkPayload(NULL, many, 300);
+    nvtxMarkPayload(NULL, NULL, 5);
+    const nvtxPayloadSchemaEntry_t entry = {0, NVTX_PAYLOAD_ENTRY_TYPE_UINT64, "x", NULL, 0, 0, NULL, NULL};
+    nvtxPayloadSchemaAttr_t schema = {0};
+    schema.fieldMask = NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_TYPE | NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_ENTRIES |
+                       NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NUM_ENTRIES;
+    schema.entries = &entry;
+    schema.numEntries = SIZE_MAX;
+    nvtxPayloadSchemaRegister(NULL, &schema);
+    nvtxMarkA("afterwards");
+    return 0;
+}
+
+static sigjmp_buf out_of_handler;
+
+static void jump_out(int number)
+{
+    (void)number;
+    siglongjmp(out_of_handler, 1);
+}
+
+/* A handler that never returns, amid whatever was going on. */
+static int jumping_handler(void)
+{
+    volatile int jumps = 0;
+    nvtxMarkA("before"); /* NVTX's own start cannot be jumped out of */
+    signal(SIGALRM, jump_out);
+    while (sigsetjmp(out_of_handler, 1) == 0 || ++jumps < 300) {
+        struct itimerval timer = {{0, 0}, {0, 300}};
+        setitimer(ITIMER_REAL, &timer, NULL);
+        for (;;)
+            nvtxRangePushA("interrupted for good"), nvtxRangePop();
+    }
+    nvtxMarkA("afterwards");
+    return 0;
+}
+
+/* A name that another thread keeps changing: its length must be looked at once. */
+static char changing[4096];
+static atomic_int changing_ends;
+
+static void *change_name(void *unused)
+{
+    for (size_t length = 1; !atomic_load(&changing_ends); length = length * 7 % 4093 + 1) {
+        memset(changing, 'y', length);
+        changing[length] = '\0';
+    }
+    return unused;
+}
+
+static int changing_names(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, change_name, NULL);
+    nvtxPayloadData_t data = {NVTX_PAYLOAD_ENTRY_TYPE_CSTRING, SIZE_MAX, changing};
+    for (int i = 0; i < 20000; i++) {
+        nvtxMarkA(changing);
+        nvtxMarkPayload(NULL, &data, 1);
+        if (i % 100 == 0)
+            nvtxDomainRegisterStringA(NULL, changing);
+    }
+    atomic_store(&changing_ends, 1);
+    pthread_join(thread, NULL);
+    nvtxMarkA("afterwards");
+    return 0;
+}
+
+/* Prints wall ns a pair, of all threads together. */
+static void *many_of_one(void *pairs)
+{
+    for (long i = 0; i < *(long *)pairs; i++)
+        nvtxRangePushA("range"), nvtxRangePop();
+    return NULL;
+}
+
+static int many_threads(int count, long pairs)
+{
+    pthread_t thread[64];
+    struct timespec a, b;
+    nvtxRangePushA("warm"), nvtxRangePop();
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+    for (int i = 0; i < count; i++)
+        pthread_create(&thread[i], NULL, many_of_one, &pairs);
+    for (int i = 0; i < count; i++)
+        pthread_join(thread[i], NULL);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+    printf("%.1f\n", ((double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec)) / (double)(pairs * count));
+    return 0;
+}
+
+/* Work of about `us` microseconds in each range. Prints processor seconds. */
+static int working_ranges(int ranges, int us)
+{
+    volatile double x = 1;
+    double start = processor_time_ns();
+    for (int i = 0; i < ranges; i++) {
+        nvtxRangePushA("work");
+        for (int k = 0; k < us * 400; k++)
+            x = x * 1.0000001 + 1e-9;
+        nvtxRangePop();
+    }
+    printf("%.6f\n", (processor_time_ns() - start) / 1e9);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -427,6 +664,26 @@ int main(int argc, char **argv)
         return payloads();
     if (!strcmp(what, "nccl"))
         return nccl(number);
+    if (!strcmp(what, "cancelled-threads"))
+        return cancelled_threads((int)number);
+    if (!strcmp(what, "raw-fork"))
+        return raw_fork();
+    if (!strcmp(what, "vfork"))
+        return vforked(argv[0]);
+    if (!strcmp(what, "no-descriptors"))
+        return no_descriptors();
+    if (!strcmp(what, "no-descriptors-at-first"))
+        return no_descriptors_at_first();
+    if (!strcmp(what, "wild-sizes"))
+        return wild_sizes();
+    if (!strcmp(what, "jumping-handler"))
+        return jumping_handler();
+    if (!strcmp(what, "changing-names"))
+        return changing_names();
+    if (!strcmp(what, "many-threads"))
+        return many_threads((int)number, argc > 3 ? atol(argv[3]) : 1000);
+    if (!strcmp(what, "working-ranges"))
+        return working_ranges((int)number, argc > 3 ? atoi(argv[3]) : 20);
     if (!strcmp(what, "exec")) {
         nvtxMarkA("before exec");
         execl(argv[0], argv[0], "short-lived-threads", "1", (char *)NULL);

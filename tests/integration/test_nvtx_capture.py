@@ -29,8 +29,7 @@ from mtpprof.analyzers.traces.nvtx.table import event_table
 from mtpprof.analyzers.traces.verdicts import Verdict
 from mtpprof.errors import MissingEnvironmentError
 from mtpprof.profilers.nvtx import capture_environment, loaded_files, ranks_not_loaded
-from mtpprof.profilers.nvtx.build import SOURCE as LIBRARY_SOURCE
-from mtpprof.profilers.nvtx.build import find_compiler, include_directory, injection_library
+from mtpprof.profilers.nvtx.build import c_files, find_compiler, include_directory, injection_library
 
 SOURCE = Path(__file__).with_name("nvtx_program.c")
 
@@ -300,6 +299,120 @@ def test_nccl_calls_give_bytes_and_ranks(record: Recorder, program: Path) -> Non
     assert set(gathered[0::2].tolist()) == {-1}
 
 
+def test_threads_cancelled_at_any_moment_stop_nobody(record: Recorder, program: Path) -> None:
+    record.run(program, "cancelled-threads", "200")
+    capture = record.only()
+    assert names(capture)[-1] == "afterwards"
+    assert capture.closed
+
+
+def test_a_fork_that_the_c_library_does_not_see_gives_a_file_of_its_own(
+    record: Recorder, program: Path
+) -> None:
+    record.run(program, "raw-fork")
+    found = [Counter(names(capture)) for capture in load_captures(record.directory)]
+    assert sorted(found, key=len) == [{"child": 300}, {"before": 100, "parent": 200}]
+    assert not any(capture.dropped_events for capture in load_captures(record.directory))
+
+
+def test_vfork_leaves_the_parents_file_whole(record: Recorder, program: Path) -> None:
+    record.run(program, "vfork")
+    found = {tuple(names(capture)) for capture in load_captures(record.directory)}
+    assert found == {("before", "after"), ("short-lived",)}
+
+
+def test_a_moment_without_descriptors_loses_only_that_moment(record: Recorder, program: Path) -> None:
+    record.run("sh", "-c", f"ulimit -n 256; exec {program} no-descriptors")
+    capture = record.only()
+    counts = Counter(names(capture))
+    assert counts["later"] == 1000
+    assert counts["last"] == 1
+    assert 0 < counts["maybe lost"] < 20_000
+    (said,) = [item.sentence for item in capture.problems if item.verdict is Verdict.DROPPED_EVENTS]
+    assert "no free file descriptor" in said
+    # Every event of the program is a row, ends one, or is counted; one pop ends the range that was opened unseen, which is no row.
+    closed = int(np.count_nonzero(capture.dur_ns != UNKNOWN_NS))
+    recorded = len(capture) + closed + 1
+    assert recorded + capture.dropped_events == 2 * (20_000 + 1000 + 1 + 3)
+    row = {name: index for index, name in enumerate(names(capture))}
+    assert capture.dur_ns[row["closed while nothing is recorded"]] == UNKNOWN_NS
+    assert capture.dur_ns[row["open all the time"]] > 0
+    assert capture.depth[row["later"]] == 2  # below the one that was opened unseen
+    assert capture.depth[row["last"]] == 1
+    assert "opened while nothing is recorded" not in row
+
+
+def test_a_file_that_could_not_be_made_at_first_is_made_later(record: Recorder, program: Path) -> None:
+    record.run("sh", "-c", f"ulimit -n 256; exec {program} no-descriptors-at-first")
+    child = next(capture for capture in load_captures(record.directory) if len(capture))
+    assert names(child) == ["kept"]
+    assert child.dropped_events == 2
+
+
+def test_sizes_that_no_program_means_are_bounded(record: Recorder, program: Path) -> None:
+    record.run(program, "wild-sizes")
+    capture = record.only()
+    assert names(capture)[-1] == "afterwards"
+    assert len(capture) == 8 * 2 + 2 + 1
+    assert capture.dropped_events == 0
+
+
+def test_a_handler_that_jumps_out_does_not_silence_its_thread(record: Recorder, program: Path) -> None:
+    record.run(program, "jumping-handler")
+    capture = record.only()
+    assert names(capture)[-1] == "afterwards"
+    assert Counter(names(capture))["interrupted for good"] > 10_000
+
+
+def test_names_that_change_while_they_are_copied_stay_within_their_length(
+    record: Recorder, program: Path
+) -> None:
+    record.run(program, "changing-names")
+    capture = record.only()
+    assert len(capture) == 40_001
+    assert capture.dropped_events == 0
+
+
+def test_eighty_thousand_short_threads_fill_no_more_than_one_long_one(
+    record: Recorder, program: Path
+) -> None:
+    record.run(program, "short-lived-threads", "80000")
+    (path,) = loaded_files(record.directory)
+    capture = load_capture(path)
+    assert len(capture) == 80_000
+    assert len(set(capture.thread.tolist())) > 20_000  # the kernel gives numbers again
+    assert path.stat().st_size < 16 << 20
+    assert capture.problems == ()
+
+
+def test_the_program_gets_its_own_signal_when_a_file_grows_too_large(record: Recorder, program: Path) -> None:
+    """The library takes back only the signal that its own writing caused."""
+    record.run("sh", "-c", f"ulimit -f 40; exec {program} many 5000")
+    (said,) = [item.sentence for item in record.only().problems if item.verdict is Verdict.DROPPED_EVENTS]
+    assert "size limit" in said
+
+
+def test_reading_needs_forty_bytes_a_range_and_a_bounded_batch(record: Recorder, program: Path) -> None:
+    record.run(program, "many", "500000")
+    (path,) = loaded_files(record.directory)
+    script = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from mtpprof.analyzers.traces.nvtx.capture import load_capture\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "capture = load_capture(Path(sys.argv[1]))\n"
+        "columns = [getattr(capture, n) for n in ('ts_ns','dur_ns','kind','name','domain','category','thread','depth','payload_type')]\n"
+        "print(len(capture), sum(c.nbytes for c in columns) // len(capture), len(capture.blobs))\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    first, peak = done.stdout.splitlines()
+    assert first == "1000001 40 0"
+    assert int(peak) < 1_000_001 * 2 * 64 + 192 * 2**20  # columns, their copies while sorting, one batch
+
+
 PYTHON_PROGRAM = """
 import multiprocessing, threading, nvtx, numpy as np
 
@@ -367,7 +480,19 @@ def test_an_unwritable_folder_is_said_and_the_program_goes_on(record: Recorder, 
     assert "/proc/nowhere" in done.stderr
 
 
-SANITIZED = ("every-call", "crossing", "forks", "payloads", "nccl 50", "threads 4", "signal-handler")
+SANITIZED = (
+    "every-call",
+    "crossing",
+    "forks",
+    "payloads",
+    "nccl 50",
+    "threads 4",
+    "signal-handler",
+    "raw-fork",
+    "short-lived-threads 300",
+    "no-descriptors",
+    "wild-sizes",
+)
 
 
 @pytest.fixture(scope="module", params=["address,undefined", "thread"])
@@ -380,7 +505,7 @@ def sanitized(
     common = ["-std=c11", "-O1", "-g", "-pthread", f"-fsanitize={request.param}", "-fno-sanitize-recover=all"]
     common += ["-isystem", str(include)]
     for arguments in (
-        ["-fPIC", "-shared", "-fvisibility=hidden", "-o", str(folder / "library.so"), str(LIBRARY_SOURCE)],
+        ["-fPIC", "-shared", "-fvisibility=hidden", "-o", str(folder / "library.so"), *map(str, c_files())],
         ["-o", str(folder / "program"), str(SOURCE), "-ldl"],
     ):
         done = subprocess.run([*compiler, *common, *arguments], capture_output=True, text=True, check=False)
@@ -405,6 +530,38 @@ def test_sanitizers_find_nothing(sanitized: tuple[Path, Path], tmp_path: Path, s
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert loaded_files(tmp_path)
+
+
+@pytest.mark.parametrize("sanitizer", ["address,undefined"])
+def test_arbitrary_calls_break_nothing(tools: tuple[list[str], Path], tmp_path: Path, sanitizer: str) -> None:
+    compiler, include = tools
+    common = ["-std=c11", "-O1", "-g", "-pthread", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
+    common += ["-isystem", str(include)]
+    library, program = tmp_path / "library.so", tmp_path / "fuzz"
+    for arguments in (
+        ["-fPIC", "-shared", "-fvisibility=hidden", "-o", str(library), *map(str, c_files())],
+        ["-o", str(program), str(SOURCE.with_name("nvtx_fuzz.c")), "-ldl"],
+    ):
+        built = subprocess.run([*compiler, *common, *arguments], capture_output=True, text=True, check=False)
+        if built.returncode != 0:
+            pytest.skip(f"{compiler[0]} has no -fsanitize={sanitizer} here: {built.stderr[:200]}")
+    captures = tmp_path / "captures"
+    captures.mkdir()
+    environment = {"MTPPROF_NVTX_DIR": str(captures), "MTPPROF_NVTX_MAX_BYTES": str(64 << 20)}
+    done = subprocess.run(
+        [program, library, "400"],
+        env={**os.environ, **environment, "ASAN_OPTIONS": "detect_leaks=0"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (path,) = loaded_files(captures)
+    capture = load_capture(path)
+    assert len(capture) > 1000
+    for row in range(0, len(capture), 97):
+        capture.payload(row)
 
 
 PROFILED = """

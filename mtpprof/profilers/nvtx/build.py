@@ -21,7 +21,8 @@ from pathlib import Path
 
 from mtpprof.errors import MissingEnvironmentError
 
-SOURCE = Path(__file__).with_name("injection.c")
+SOURCES = Path(__file__).with_name("injection")
+"""Folder of the C files, which are compiled together."""
 HEADER = "nvtx3/nvToolsExtPayload.h"
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra")
@@ -47,6 +48,11 @@ def injection_library(*, cache: Path | None = None) -> Path:
     if not library.is_file():
         _compile(find_compiler(), include, library)
     return library
+
+
+def c_files() -> list[Path]:
+    """The C files of the library."""
+    return sorted(SOURCES.glob("*.c"))
 
 
 def default_cache() -> Path:
@@ -102,7 +108,8 @@ def _key(include: Path) -> str:
     digest = hashlib.sha256(platform.machine().encode())
     for header in sorted((include / "nvtx3").rglob("*.h")):
         digest.update(header.read_bytes())
-    digest.update(SOURCE.read_bytes())
+    for source in sorted(SOURCES.glob("*.[ch]")):
+        digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -118,7 +125,7 @@ def _compile(compiler: list[str], include: Path, library: Path) -> None:
     with scratch as folder:
         built = Path(folder) / library.name
         _run(
-            [*compiler, *FLAGS, "-isystem", str(include), "-o", str(built), str(SOURCE)],
+            [*compiler, *FLAGS, "-isystem", str(include), "-o", str(built), *map(str, c_files())],
             what=f"{compiler[0]} could not build the NVTX capture library",
         )
         # A library that cannot be loaded would be ignored by NVTX without a word.

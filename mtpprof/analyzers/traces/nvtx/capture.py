@@ -6,7 +6,7 @@ was killed is the one that tells why.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import IO, Any
@@ -20,21 +20,20 @@ from mtpprof.analyzers.traces.nvtx.chunks import (
     ClockSample,
     NotNvtxFileError,
     Payload,
-    RawCapture,
+    event_batches,
     read_raw,
     stored_payloads,
 )
-from mtpprof.analyzers.traces.nvtx.pairs import pair_events
 from mtpprof.analyzers.traces.nvtx.payload import PayloadValue, Schemas
 from mtpprof.analyzers.traces.nvtx.problems import Findings, problems_of
-from mtpprof.analyzers.traces.nvtx.texts import read_texts
+from mtpprof.analyzers.traces.nvtx.rows import UNKNOWN_NS, Rows
+from mtpprof.analyzers.traces.nvtx.texts import Texts
 from mtpprof.analyzers.traces.verdicts import Problem
 from mtpprof.errors import InputError
 from mtpprof.files import no_regular_file
-from mtpprof.nvtxformat import FILE_SUFFIX, EventKind, PayloadType
+from mtpprof.nvtxformat import FILE_SUFFIX, PayloadType
 
 FILE_BYTES_MAX = 4 << 30
-UNKNOWN_NS = -1
 
 
 class RangeKind(IntEnum):
@@ -66,7 +65,7 @@ class NvtxCapture:
     kind: NDArray[np.uint8]
     """A `RangeKind`."""
     name: I32
-    domain: I32
+    domain: NDArray[np.uint16]
     category: I32
     thread: I64
     """The operating system's id of the thread that began it."""
@@ -173,35 +172,22 @@ def parse_capture(file: IO[bytes], size_bytes: int, path: str) -> NvtxCapture:
     Raises:
         NotNvtxFileError: it is none.
     """
-    raw, unusable = _usable(read_raw(file, size_bytes))
-    events = raw.events
-    payload_at = _payload_positions(raw)
-    texts = read_texts(raw, payload_at)
-    pairs = pair_events(events, raw.thread, texts.domain)
-    rows = _begun(events)
-    kind = _KIND_OF_EVENT[events["kind"][rows]]
-    start = events["monotonic_ns"][rows].astype(np.int64)
-    partner = pairs.partner[rows]
-    dur = _durations(events["monotonic_ns"].astype(np.int64), start, partner, kind)
+    raw = read_raw(file, size_bytes)
+    texts = Texts(raw.definitions)
+    rows = Rows(texts)
+    for batch in event_batches(file, raw):
+        rows.add(batch)
+    columns = rows.columns()
     offset, residual = _clock_offset(raw.clocks)
+    columns["ts_ns"] += offset
     return NvtxCapture(
         path=path,
         **{name: getattr(raw, name) for name in _PROCESS_FIELDS},
-        ts_ns=start + offset,
-        dur_ns=dur,
-        kind=kind,
-        name=texts.name[rows],
-        domain=texts.domain[rows],
-        category=texts.category[rows],
-        thread=raw.thread[rows],
-        depth=np.where(kind == RangeKind.START_END, -1, pairs.depth[rows]).astype(np.int32),
-        payload_type=_payload_types(raw)[rows],
-        payload_bits=_payload_bits(raw)[rows],
-        payload_at=payload_at[rows],
-        end_payload_at=np.append(payload_at, -1)[partner],
-        names=texts.names,
-        domains=texts.domains,
-        categories=texts.categories,
+        **columns,
+        blobs=rows.blobs,
+        names=tuple(texts.names),
+        domains=tuple(texts.domains),
+        categories=tuple(texts.categories),
         threads=raw.definitions.threads,
         schemas=texts.schemas,
         clock_residual_ns=residual,
@@ -209,9 +195,10 @@ def parse_capture(file: IO[bytes], size_bytes: int, path: str) -> NvtxCapture:
             raw,
             path,
             Findings(
-                unusable=unusable + int(np.count_nonzero((partner >= 0) & (dur < 0))),
-                unclosed=int(np.count_nonzero(partner[kind != RangeKind.MARK] < 0)),
-                lone_ends=pairs.lone_ends,
+                rows=len(columns["ts_ns"]),
+                unusable=rows.unusable + rows.backwards,
+                unclosed=rows.unclosed,
+                lone_ends=rows.lone_ends,
                 unknown_texts=texts.unknown,
                 clock_residual_ns=residual,
             ),
@@ -219,35 +206,8 @@ def parse_capture(file: IO[bytes], size_bytes: int, path: str) -> NvtxCapture:
     )
 
 
-_PROCESS_FIELDS = ("pid", "parent_pid", "rank", "host", "command", "closed", "dropped_events", "blobs")
+_PROCESS_FIELDS = ("pid", "parent_pid", "rank", "host", "command", "closed", "dropped_events")
 """What a capture takes over as it is in the file."""
-_KIND_OF_EVENT = np.array([0, RangeKind.PUSH_POP, 0, RangeKind.START_END, 0, RangeKind.MARK], np.uint8)
-
-
-def _usable(raw: RawCapture) -> tuple[RawCapture, int]:
-    """The capture without the events that no program writes, and how many those were."""
-    kinds = raw.events["kind"]
-    keep = (raw.events["monotonic_ns"] < CLOCK_MAX_NS) & (kinds >= EventKind.PUSH) & (kinds <= EventKind.MARK)
-    unusable = len(keep) - int(np.count_nonzero(keep))
-    if not unusable:
-        return raw, 0
-    kept = replace(raw, events=raw.events[keep], thread=raw.thread[keep], blob_at=raw.blob_at[keep])
-    return kept, unusable
-
-
-def _begun(events: NDArray[np.void]) -> I64:
-    """The events that become rows, in order of time."""
-    kinds = events["kind"]
-    rows = np.flatnonzero((kinds == EventKind.PUSH) | (kinds == EventKind.START) | (kinds == EventKind.MARK))
-    return rows[np.argsort(events["monotonic_ns"][rows], kind="stable")]
-
-
-def _durations(times: I64, start: I64, partner: I64, kind: NDArray[np.uint8]) -> I64:
-    """By the monotonic clock; unknown for what was not closed, or closed before it began (damage)."""
-    dur = np.append(times, 0)[partner] - start
-    dur[(partner < 0) | (dur < 0)] = UNKNOWN_NS
-    dur[kind == RangeKind.MARK] = 0
-    return dur
 
 
 def _clock_offset(clocks: tuple[ClockSample, ...]) -> tuple[int, int]:
@@ -257,32 +217,6 @@ def _clock_offset(clocks: tuple[ClockSample, ...]) -> tuple[int, int]:
     offset = clocks[0].realtime_ns - clocks[0].monotonic_ns
     residual = max(abs(c.realtime_ns - c.monotonic_ns - offset) + c.uncertainty_ns for c in clocks)
     return offset, residual
-
-
-def _payload_positions(raw: RawCapture) -> I64:
-    """Where the extended payloads of every event begin in the blobs; -1: it has none."""
-    events, blob_at = raw.events, raw.blob_at
-    text = (events["text_bytes"].astype(np.int64) + 7) // 8 * 8
-    has = (events["payload_type"] == PayloadType.EXTENDED) & (blob_at >= 0)
-    return np.where(has, blob_at + text, -1)
-
-
-def _payload_types(raw: RawCapture) -> NDArray[np.uint8]:
-    types: NDArray[np.uint8] = raw.events["payload_type"]
-    return np.where(types <= PayloadType.EXTENDED, types, np.uint8(PayloadType.NONE))
-
-
-def _payload_bits(raw: RawCapture) -> NDArray[np.uint64]:
-    """Plain payloads: in the event, or, where the event holds a range's id, in its blob."""
-    events = raw.events
-    bits = events["value"].copy()
-    free = np.isin(events["kind"], (EventKind.START, EventKind.END))
-    bits[free] = 0
-    plain = (events["payload_type"] > 0) & (events["payload_type"] < PayloadType.EXTENDED)
-    for row in np.flatnonzero(free & plain & (raw.blob_at >= 0)).tolist():
-        at = int(raw.blob_at[row]) + -(-int(events["text_bytes"][row]) // 8) * 8
-        bits[row] = int.from_bytes(raw.blobs[at : at + 8], "little")
-    return bits
 
 
 def _plain_payload(kind: int, bits: int) -> int | float | None:
@@ -298,3 +232,6 @@ def _plain_payload(kind: int, bits: int) -> int | float | None:
         return None
     value: int | float = np.frombuffer(bits.to_bytes(8, "little"), types[kind])[0].item()
     return value
+
+
+__all__ = ["UNKNOWN_NS", "NvtxCapture", "RangeKind", "load_capture", "load_captures", "parse_capture"]

@@ -176,7 +176,9 @@ def _nccl_columns(capture: NvtxCapture, at: I64) -> list[PayloadColumns]:
     if DOMAIN not in capture.domains:
         return []
     nccl = capture.domain == capture.domains.index(DOMAIN)
-    return gather(capture.blobs, np.where(nccl, at, UNKNOWN), capture.domain, capture.schemas)
+    return gather(
+        capture.blobs, np.where(nccl, at, UNKNOWN), capture.domain.astype(np.int32), capture.schemas
+    )
 
 
 def _numbers(values: NDArray[Any]) -> I64:

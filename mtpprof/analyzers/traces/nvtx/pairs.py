@@ -2,7 +2,7 @@
 
 The decision: all threads at once by sorting, without a Python object per event. Within a thread and domain the depth is a
 running sum (clamped at zero, so that a pop without its push starts afresh); on one level pushes and pops alternate, hence
-a push belongs to the next pop of its level.
+a push belongs to the next pop of its level. Starts and ends are matched by their number, whatever thread they are on.
 """
 
 from __future__ import annotations
@@ -12,34 +12,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mtpprof.analyzers.numeric.arrays import I32, I64
+from mtpprof.analyzers.numeric.arrays import I32, I64, Bools
 from mtpprof.nvtxformat import EventKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
-    """Which event closes which."""
+class Stacked:
+    """Pushes and pops of some events."""
 
     partner: I64
-    """Of each push or start the event that closes it; -1: none."""
+    """Of each push the pop that closes it; -1: none."""
     depth: I32
     """Of each push and mark the number of push/pop ranges around it."""
-    lone_ends: int
-    """Pops and ends without a beginning in the file."""
+    lone: Bools
+    """Pops that close nothing."""
 
 
-def pair_events(events: NDArray[np.void], thread: I64, domain: I32) -> Pairs:
-    """Match the events of a process.
+def pair_stacks(kind: NDArray[np.uint8], thread: I64, domain: I32) -> Stacked:
+    """Match pushes with pops.
 
     Args:
-        events: Of type `nvtxformat.EVENT`; those of one thread in their order.
-        thread: Thread of each event.
+        kind: An `EventKind` of each event.
+        thread: Thread of each event; the events of one thread are in their order.
         domain: Domain code of each event.
     """
-    kind = events["kind"]
     depth, level = stack_depths(kind, thread, domain)
-    partner = np.full(len(events), -1, np.int64)
-
+    partner = np.full(len(kind), -1, np.int64)
     stacked = np.flatnonzero(level > 0)
     stacked = stacked[np.lexsort((stacked, level[stacked], domain[stacked], thread[stacked]))]
     opener, closer = stacked[:-1], stacked[1:]
@@ -47,18 +45,30 @@ def pair_events(events: NDArray[np.void], thread: I64, domain: I32) -> Pairs:
     for key in (thread, domain, level):
         matched &= key[opener] == key[closer]
     partner[opener[matched]] = closer[matched]
+    return Stacked(partner=partner, depth=depth, lone=(kind == EventKind.POP) & (level == 0))
 
-    free = np.flatnonzero((kind == EventKind.START) | (kind == EventKind.END))
-    range_id, time = events["value"], events["monotonic_ns"]
-    free = free[np.lexsort((kind[free], time[free], range_id[free]))]
-    opener, closer = free[:-1], free[1:]
-    matched = (kind[opener] == EventKind.START) & (kind[closer] == EventKind.END)
-    matched &= range_id[opener] == range_id[closer]
-    partner[opener[matched]] = closer[matched]
 
-    closers = np.count_nonzero((kind == EventKind.POP) | (kind == EventKind.END))
-    lone = int(closers - np.count_nonzero(partner >= 0))
-    return Pairs(partner=partner, depth=depth, lone_ends=lone)
+def pair_numbered(
+    start_id: NDArray[np.uint64], start_ns: I64, end_id: NDArray[np.uint64], end_ns: I64
+) -> I64:
+    """Of each start the place of its end; -1: it has none. An end belongs to the last start of its number before it.
+
+    Args:
+        start_id: Number of each start.
+        start_ns: Its time.
+        end_id: Number of each end.
+        end_ns: Its time.
+    """
+    count = len(start_id)
+    number = np.concatenate((start_id, end_id))
+    time = np.concatenate((start_ns, end_ns))
+    is_end = np.arange(len(number)) >= count
+    order = np.lexsort((is_end, time, number))
+    opener, closer = order[:-1], order[1:]
+    matched = ~is_end[opener] & is_end[closer] & (number[opener] == number[closer])
+    partner = np.full(count, -1, np.int64)
+    partner[opener[matched]] = closer[matched] - count
+    return partner
 
 
 def stack_depths(kind: NDArray[np.uint8], thread: I64, domain: I32) -> tuple[I32, I32]:

@@ -18,6 +18,7 @@ Remark = tuple[Verdict, str, int | None]
 class Findings:
     """Counts from making ranges of the events."""
 
+    rows: int
     unusable: int
     unclosed: int
     lone_ends: int
@@ -29,11 +30,11 @@ def problems_of(raw: RawCapture, path: str, findings: Findings) -> tuple[Problem
     """Every verdict on a capture, a sentence each that names the file."""
     return tuple(
         Problem(verdict=verdict, sentence=f"{path}: {sentence}.", path=path, rank=raw.rank, count=count)
-        for verdict, sentence, count in (*_of_file(raw), *_of_ranges(findings))
+        for verdict, sentence, count in (*_of_file(raw, findings), *_of_ranges(findings))
     )
 
 
-def _of_file(raw: RawCapture) -> Iterator[Remark]:
+def _of_file(raw: RawCapture, findings: Findings) -> Iterator[Remark]:
     if raw.missing_bytes:
         missing = raw.missing_bytes
         yield Verdict.TRUNCATED, f"the file was cut, {missing:,} bytes are missing", missing
@@ -42,11 +43,10 @@ def _of_file(raw: RawCapture) -> Iterator[Remark]:
     if raw.dropped_events:
         yield (
             Verdict.DROPPED_EVENTS,
-            f"{raw.dropped_events:,} events were not recorded; the file reached its limit or could not grow, "
-            f"or they came in a signal handler amid another",
+            f"{raw.dropped_events:,} events were not recorded{_reasons(raw)}",
             raw.dropped_events,
         )
-    if not len(raw.events):
+    if not findings.rows and not (raw.missing_bytes or raw.damage or raw.dropped_events):
         yield Verdict.NO_EVENTS, "the process loaded the library and emitted no NVTX", None
     if not raw.closed:
         yield (
@@ -54,6 +54,24 @@ def _of_file(raw: RawCapture) -> Iterator[Remark]:
             "the process was killed, left without exit handlers, or runs still; all it emitted is here",
             None,
         )
+
+
+_LOST = {
+    "limit": "the file reached its size limit",
+    "disk": "the disk was full",
+    "descriptors": "the program had no free file descriptor",
+    "memory": "no memory could be mapped",
+    "file": "the file could not be written",
+    "handler": "they came in a signal handler amid another event",
+    "start": "the file was still being created",
+}
+"""Why events were not recorded, by field of `nvtxformat.LOST`."""
+
+
+def _reasons(raw: RawCapture) -> str:
+    if not raw.lost:
+        return "; the file reached its limit or could not grow, or they came in a signal handler amid another"
+    return ": " + ", ".join(f"{count:,} as {_LOST.get(name, name)}" for name, count in raw.lost.items())
 
 
 def _of_ranges(found: Findings) -> Iterator[Remark]:

@@ -31,7 +31,7 @@ class NvtxReader:
     """Files of the NVTX injection. Folders are searched for them by discovery, where they hold no traces to which they belong."""
 
     name = "nvtx"
-    version = 1
+    version = 2
     suffixes: tuple[str, ...] = ()
 
     def recognises(self, head: bytes) -> bool:

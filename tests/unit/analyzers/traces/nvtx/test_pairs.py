@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtpprof.analyzers.traces.nvtx.pairs import pair_events
-from mtpprof.nvtxformat import EVENT, EventKind
+from mtpprof.analyzers.traces.nvtx.pairs import pair_numbered, pair_stacks
+from mtpprof.nvtxformat import EventKind
 
 EVENTS = st.lists(
     st.tuples(st.sampled_from(EventKind), st.integers(1, 3), st.integers(0, 2), st.integers(1, 4)),
@@ -47,15 +47,19 @@ def obvious(events: list[tuple[EventKind, int, int, int]]) -> tuple[dict[int, in
 
 @given(EVENTS)
 def test_matches_a_stack_per_thread_and_domain(events: list[tuple[EventKind, int, int, int]]) -> None:
-    records = np.zeros(len(events), EVENT)
-    for row, (kind, _, domain, number) in enumerate(events):
-        records[row]["kind"], records[row]["domain"], records[row]["value"] = kind, domain, number
-        records[row]["monotonic_ns"] = row
+    kind = np.array([event[0] for event in events], np.uint8)
     thread = np.array([event[1] for event in events], np.int64)
-    pairs = pair_events(records, thread, records["domain"].astype(np.int32))
+    domain = np.array([event[2] for event in events], np.int32)
+    number = np.array([event[3] for event in events], np.uint64)
+    time = np.arange(len(events), dtype=np.int64)
     partner, depth, lone = obvious(events)
-    assert {row: p for row, p in enumerate(pairs.partner.tolist()) if p >= 0} == partner
-    assert pairs.lone_ends == lone
-    for row, (kind, *_) in enumerate(events):
-        if kind in (EventKind.PUSH, EventKind.MARK):
-            assert pairs.depth[row] == depth[row]
+    stacked = pair_stacks(kind, thread, domain)
+    starts, ends = np.flatnonzero(kind == EventKind.START), np.flatnonzero(kind == EventKind.END)
+    numbered = pair_numbered(number[starts], time[starts], number[ends], time[ends])
+    found = {row: p for row, p in enumerate(stacked.partner.tolist()) if p >= 0}
+    found |= {int(starts[i]): int(ends[p]) for i, p in enumerate(numbered.tolist()) if p >= 0}
+    assert found == partner
+    assert int(stacked.lone.sum()) + len(ends) - int((numbered >= 0).sum()) == lone
+    for row, event in enumerate(events):
+        if event[0] in (EventKind.PUSH, EventKind.MARK):
+            assert stacked.depth[row] == depth[row]
