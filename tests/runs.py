@@ -15,6 +15,7 @@ import msgspec
 from mtpprof.models.ledger import LedgerEntry
 from mtpprof.models.optimizations.base import FUSED_RESIDUAL_RMSNORM
 from mtpprof.models.optimizations.catalogue import CATALOGUE, expected_collectives
+from mtpprof.models.traffic import Kind
 from mtpprof.profilers.plan import Case, PlanOptions, make_cases
 from mtpprof.ranges import CollectiveRange, argmax_name, phase_name, step_name
 from mtpprof.rundir.directory import OUTPUTS_FILE, SCHEMA_VERSION, TIMING_FILE, RunDirectory
@@ -31,6 +32,7 @@ from mtpprof.rundir.records import (
 COMPARED = ("allreduce-norm-fusion", "local-argmax", "commutative-reduce")
 STEP_NS = 10_000_000
 CALL_NS = 40_000
+FUSED_OPERATION = "mtpprof_shm::all_reduce_residual_rmsnorm"
 BASE_NS = 1_790_857_026_000_000_000
 
 Ledger = tuple[LedgerEntry, ...]
@@ -193,6 +195,12 @@ def _events(recipe: Recipe, arm: str, ledger: Ledger, rank: int, tp: int) -> Ite
             phases.setdefault(entry.phase, []).extend((place, place + stride - 1000))
             yield _event("aten::mm", place, stride // 3, "cpu_op")
             yield _event(_range(entry, sequence, tp), place + stride // 2 + late, CALL_NS - late)
+            if entry.kind == Kind.ALL_REDUCE and not entry.fused:
+                yield _event("aten::rsqrt", place + stride // 2 + CALL_NS + 500, 3000, "cpu_op")
+            if entry.fused:
+                yield _event(
+                    FUSED_OPERATION, place + stride // 2 + late + 100, CALL_NS - late - 200, "cpu_op"
+                )
             if entry.site.endswith("lm_head"):
                 name = argmax_name(entry.site, entry.shape[0], entry.shape[1] * tp)
                 yield _event(name, place + stride // 2 + CALL_NS + 500, 3000)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mtpprof.models.reference.shm_limits import SHM_DIR
+from mtpprof.models.reference.collectives.shm_limits import SHM_DIR
 
 _PR_SET_PDEATHSIG = 1
 PROC = Path("/proc")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from mtpprof.errors import MissingEnvironmentError
-from mtpprof.models.reference import shm_limits
+from mtpprof.models.reference.collectives import shm_limits
 from mtpprof.profilers import machine
 from mtpprof.profilers.nvtx.build import find_compiler, include_directory
 

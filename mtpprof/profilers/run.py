@@ -24,7 +24,7 @@ from mtpprof.errors import (
     RunError,
     UsageError,
 )
-from mtpprof.models.reference import shm_limits
+from mtpprof.models.reference.collectives import shm_limits
 from mtpprof.profilers import machine
 from mtpprof.profilers.engines.base import Engine
 from mtpprof.profilers.engines.reference import ReferenceEngine
@@ -200,7 +200,10 @@ def start_run(options: RunOptions) -> tuple[RunRecord, RunDirectory]:
             if options.out is None:
                 directory.root.parent.rmdir()
         raise
-    return msgspec.structs.replace(run, deviations=engine.deviations(run)), directory
+    found = msgspec.structs.replace(
+        run, deviations=engine.deviations(run), unavailable=engine.unavailable(run)
+    )
+    return found, directory
 
 
 def resume_run(folder: Path, nodes: Nodes) -> tuple[RunRecord, RunDirectory]:

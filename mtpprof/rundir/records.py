@@ -107,6 +107,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """`KEY=VALUE` as passed through to the engine."""
     deviations: list[str] = []
     """In what the engine runs something else than was asked for, one sentence each."""
+    unavailable: dict[str, str] = {}
+    """Optimizations that fall back on this machine although they are switched, each with the reason found before the run."""
     capture: list[str] = msgspec.field(default_factory=lambda: ["torch"])
     """What records the profiled windows: `torch`, `nvtx`, `nsys`."""
     capture_note: str | None = None

@@ -36,7 +36,7 @@ def test_the_summary_fits_100_columns_and_names_the_next_command(made: RunDirect
     assert answer.returncode == 0, answer.stderr
     lines = [line.rstrip() for line in answer.stdout.splitlines()]
     rules = [line for line in lines if line.strip().startswith("──")]
-    assert len(rules) == 12
+    assert len(rules) == 14
     assert max(map(len, rules)) <= 100
     assert "saved 5.0 %" in answer.stdout
     assert "within noise" in answer.stdout

@@ -363,7 +363,7 @@ async def test_timeline_shows_compute_beside_the_collectives(run: RunDirectory) 
         await settle(pilot)
         assert screen_text(app).count("  comp  ") == 4
         await press(pilot, "down", "full_stop")
-        assert "rank 0: operation aten::mm" in words(text_of(app, "#call-line"))
+        assert "rank 0: operation aten::rsqrt" in words(text_of(app, "#call-line"))
         assert "other compute" in text_of(app, "#call-line")
         assert "▄" in screen_text(app)
         await press(pilot, "c")

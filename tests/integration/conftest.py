@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mtpprof.models.reference.shm_limits import SHM_DIR
+from mtpprof.models.reference.collectives.shm_limits import SHM_DIR
 from mtpprof.rundir.directory import RunDirectory
 from mtpprof.rundir.follow import EventFollower
 

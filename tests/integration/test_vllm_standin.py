@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mtpprof.errors import ExitCode
-from mtpprof.models.reference.shm_limits import SHM_DIR
+from mtpprof.models.reference.collectives.shm_limits import SHM_DIR
 from mtpprof.profilers.engines.vllm.scratch import SCRATCH
 from mtpprof.rundir.directory import RunDirectory
 from mtpprof.rundir.follow import EventFollower

@@ -7,7 +7,7 @@ window, except step times, which come from windows without a profiler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
@@ -280,7 +280,9 @@ def _arm_report(
         mismatches=mismatches,
         excess=_excess(traces, spec, workload) if traces else [],
         suspects=traces.found.suspects if traces else (),
-        engagement={} if calls is None else doubted(_engagement(calls, case, arm), side.doubt),
+        engagement={}
+        if calls is None
+        else doubted(_engagement(calls, case, arm, side.unavailable), side.doubt),
         step=step_times(side.windows),
         profiled_step_ns=float(median(side.profiled_ns)) if side.profiled_ns else None,
         ranks=rank_times(traces) if traces else [],
@@ -288,7 +290,7 @@ def _arm_report(
         acceptance=accepted,
         throughput=throughput(side, accepted),
         serving=side.serving,
-        output=None if arm.name == BASELINE else same_output(side.outputs, reference),
+        output=None if arm.name == BASELINE else same_output(side.outputs, reference, case.dtype),
     )
 
 
@@ -346,10 +348,12 @@ def _excess(traces: Traces, spec: ModelSpec, workload: Workload) -> list[Excess]
     return [entry for stratum in traces.strata for entry in check_workload(stratum, spec, workload).excess]
 
 
-def _engagement(calls: Calls, case: CaseRecord, arm: ArmRecord) -> dict[str, Engagement]:
+def _engagement(
+    calls: Calls, case: CaseRecord, arm: ArmRecord, unavailable: Mapping[str, str]
+) -> dict[str, Engagement]:
     entries = observed_entries(calls)
     return {
-        name: engagement_of(entries, name, requested=name in arm.enabled)
+        name: engagement_of(entries, name, requested=name in arm.enabled, fallback=unavailable.get(name, ""))
         for name in (*CATALOGUE, *(name for name in OPT_IN if name in case.switched))
         if name not in case.not_applicable
     }

@@ -44,6 +44,7 @@ def calls_on_cpu(evidence: Evidence, classifier: Classifier) -> tuple[Columns, l
     parts = [evidence.blank(mine), evidence.from_names(ops), evidence.from_names(spans)]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     _tell(evidence, columns, nest)
+    _tell_fused(evidence, columns, mine, operations(table, classifier))
     columns["exposed_ns"] = _exposed(table, columns["row"])
     if not len(launches.rows):
         return columns, []
@@ -93,6 +94,19 @@ def _tell(evidence: Evidence, columns: Columns, nest: Nest) -> None:
     inner = np.flatnonzero(nest.parent != MISSING)[::-1]
     first_child[nest.rows[nest.parent[inner]]] = nest.rows[inner]
     evidence.from_dims(columns, np.where(silent, first_child[rows], MISSING))
+
+
+def _tell_fused(evidence: Evidence, columns: Columns, mine: I64, ops: Named) -> None:
+    """Marks our own ranges in which an operation ran that does more than the collective, as its name says."""
+    fused = ops.only([bool(item.fused) for item in ops.classifications])
+    around = evidence.own.nest.row_of(
+        evidence.own.nest.innermost(evidence.table.track[fused.rows], evidence.table.ts_ns[fused.rows])
+    )
+    call_of = {row: index for index, row in enumerate(columns["row"].tolist())}
+    own = set(mine.tolist())
+    for row, kind in zip(around.tolist(), fused.kind.tolist(), strict=True):
+        if row in own:
+            columns["fused"][call_of[row]] = evidence.vocabulary.code(fused.classifications[kind].fused)
 
 
 def _exposed(table: EventTable, rows: I64) -> I64:

@@ -4,6 +4,8 @@ The decision: sources are applied from the least to the surest, each overwriting
 else; whatever stays unknown keeps the reason why. Records and dimensions are looked at once per distinct combination,
 not per call.
 
+Whether something is fused into a call is never taken from our ranges, which say what was asked for: kernels and operations prove it.
+
 Bytes of calls that the trace does not tell, from NVTX: NCCL says the size of every message that it is given.
 
 A kernel is launched by the NCCL call around its launch. Where several calls of one group are launched together, the launch
@@ -39,6 +41,8 @@ BY_RANGE = "mtpprof range"
 BY_NVTX_RANGE = "measured (nvtx): mtpprof range"
 BY_DIMS = "input dimensions of the operation"
 NO_SOURCE = "neither the call nor an operation around it tells its size"
+UNPROVED = "unknown"
+"""What else ran in the kernel of a call whose range says that something did, in a trace without the kernels and operations to show it."""
 IN_GRAPH = "replayed by a graph, whose calls carry no sizes"
 
 _KINDS = frozenset(map(str, Kind))
@@ -84,6 +88,11 @@ class Evidence:
     table: EventTable
     vocabulary: Vocabulary
     own: OwnRanges
+
+    @property
+    def shows_work(self) -> bool:
+        """Whether the trace has what would show which kernels ran: a fusion is then what they say, not what our ranges say."""
+        return self.table.count(Category.KERNEL) > 0 or self.table.count(Category.CPU_OP) > 0
 
     def blank(self, rows: I64) -> Columns:
         """Columns of calls of which only the rows are known."""
@@ -176,7 +185,8 @@ class Evidence:
                 columns["implementation"][index] = code(item.implementation)
                 columns["algorithm"][index] = code(Algorithm.LOGICAL)
             columns["group"][index] = columns["group"][index] or code(item.group)
-            columns["fused"][index] = columns["fused"][index] or code(item.fused)
+            if item.fused and not self.shows_work and not columns["fused"][index]:
+                columns["fused"][index] = code(UNPROVED)
 
     def _fill(
         self, columns: Columns, at: I64, payloads: list[Payload], which: I64, provenance: Provenance, how: str

@@ -20,6 +20,13 @@ from mtpprof.analyzers.compare.engagement import (
     engagement_of,
     withheld_engagement,
 )
+from mtpprof.analyzers.compare.kernels import (
+    KernelChange,
+    KernelCount,
+    kernel_change,
+    kernel_counts,
+    memory_change,
+)
 from mtpprof.analyzers.compare.replacements import came_instead
 from mtpprof.analyzers.compare.same_output import Acceptance, SameOutput, acceptance, same_output
 from mtpprof.analyzers.compare.side import Side
@@ -27,7 +34,7 @@ from mtpprof.analyzers.compare.step_time import StepChange, differs, step_change
 from mtpprof.analyzers.compare.waterfall import Waterfall, make_waterfall, per_token
 from mtpprof.analyzers.ledger.mismatches import observed_entries
 from mtpprof.analyzers.measures.batches import Pairing, Stratum, added, pair
-from mtpprof.analyzers.measures.step_parts import COUNTED, Composition
+from mtpprof.analyzers.measures.step_parts import Composition
 from mtpprof.analyzers.measures.totals import Totals
 from mtpprof.analyzers.numeric.stats import CONFIDENCE, Claim
 from mtpprof.models.optimizations.catalogue import CATALOGUE, OPT_IN
@@ -37,14 +44,6 @@ SAME_BATCH_SETTINGS = ("model", "TP", "concurrency", "draft tokens", "dtype")
 """Settings without which not even bytes per step compare."""
 SAME_TOKENS_SETTINGS = (*SAME_BATCH_SETTINGS, "prompt length", "seed")
 """Settings without which tokens are not expected to agree. The seed alone does not change what a step costs."""
-
-
-class KernelCount(Record, frozen=True, kw_only=True):
-    """Kernels of one part of a step, per step and rank."""
-
-    part: str
-    base: float
-    arm: float
 
 
 class StratumDifference(Record, frozen=True, kw_only=True):
@@ -60,7 +59,11 @@ class StratumDifference(Record, frozen=True, kw_only=True):
     arm: Totals
     changes: list[Change]
     kernels: list[KernelCount]
-    """Kernels of other kinds whose number changed; empty for captures without a device."""
+    """Kernels of other kinds whose number changed; without a device, operations that compute."""
+    kernel_change: KernelChange | None = None
+    """All of them together; None: the traces do not show them."""
+    memory_bytes: float | None = None
+    """What the kernels beside the collectives read and write more; None: not known."""
     notes: list[str]
 
 
@@ -75,6 +78,10 @@ class Difference(Record, frozen=True, kw_only=True):
     calls: float | None
     payload_bytes: float | None
     wire_bytes: float | None
+    kernels: KernelChange | None = None
+    """Kernels beside the collectives that come or go; None: the traces do not show them."""
+    memory_bytes: float | None = None
+    """What those kernels read and write in memory, by the optimizations' description of them; None: not known."""
     collective_ns: float | None
     step_ns: float | None
     noise_ns: float | None
@@ -92,6 +99,11 @@ class Difference(Record, frozen=True, kw_only=True):
     caveats: list[str]
     newcomers: tuple[str, ...] = ()
     """Those of the caveats that name what stands where collectives were."""
+
+    @property
+    def kernels_change(self) -> float | None:
+        """Kernels beside the collectives more or fewer; None: not known."""
+        return self.kernels.difference if self.kernels is not None else None
 
     @property
     def changes(self) -> list[Change]:
@@ -133,6 +145,8 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
         calls=_minus(main if counted else None, "calls"),
         payload_bytes=_minus(comparable, "payload_bytes"),
         wire_bytes=_minus(comparable, "wire_bytes"),
+        kernels=main.kernel_change if main is not None else None,
+        memory_bytes=comparable.memory_bytes if comparable is not None else None,
         collective_ns=_minus(comparable, "collective_ns"),
         step_ns=step.difference_ns,
         noise_ns=step.noise.floor if step.noise else None,
@@ -145,7 +159,7 @@ def compare_sides(base: Side, arm: Side, confidence: float = CONFIDENCE) -> Diff
         no_waterfall=reason,
         output=None
         if any(differs(base, arm, name) for name in SAME_TOKENS_SETTINGS)
-        else same_output(arm.outputs, base.outputs),
+        else same_output(arm.outputs, base.outputs, arm.setting.get("dtype", "bf16")),
         base_acceptance=ours,
         arm_acceptance=theirs,
         caveats=[*caveats, *newcomers],
@@ -219,6 +233,7 @@ def _stratum_difference(base: Side, arm: Side, pairing: Pairing, changed: list[C
     notes = []
     if pairing.base.uneven or pairing.arm.uneven:
         notes.append("not every rank and step issues the same collectives; figures are means")
+    counts, change = _kernels(base, arm, pairing)
     return StratumDifference(
         batch=pairing.base.batch.text,
         arm_batch=pairing.arm.batch.text,
@@ -228,23 +243,18 @@ def _stratum_difference(base: Side, arm: Side, pairing: Pairing, changed: list[C
         base=stratum_totals(pairing.base),
         arm=stratum_totals(pairing.arm),
         changes=in_doubt(changed, base=bool(base.doubt), arm=bool(arm.doubt)),
-        kernels=_kernel_counts(base, arm, pairing),
+        kernels=[count for count in counts if count.base != count.arm],
+        kernel_change=change,
+        memory_bytes=memory_change(base, arm, pairing, changed),
         notes=notes,
     )
 
 
-def _kernel_counts(base: Side, arm: Side, pairing: Pairing) -> list[KernelCount]:
+def _kernels(base: Side, arm: Side, pairing: Pairing) -> tuple[list[KernelCount], KernelChange | None]:
     if base.traces is None or arm.traces is None:
-        return []
-    ours = _steps_in(base.traces.composition, pairing.base.rows)
-    theirs = _steps_in(arm.traces.composition, pairing.arm.rows)
-    if not len(ours) or not len(theirs):
-        return []
-    counts = [
-        KernelCount(part=name, base=float(ours.kernels[name].mean()), arm=float(theirs.kernels[name].mean()))
-        for name in COUNTED
-    ]
-    return [count for count in counts if count.base != count.arm]
+        return [], None
+    counts = kernel_counts(base.traces, arm.traces, pairing)
+    return counts, kernel_change(base.traces, arm.traces, counts)
 
 
 def stratum_totals(stratum: Stratum) -> Totals:
@@ -291,7 +301,9 @@ def engagement_of_side(side: Side) -> dict[str, Engagement]:
         elif side.traces is None:
             found[name] = withheld_engagement(Engaged.UNKNOWN, side.missing, requested=requested)
         else:
-            found[name] = engagement_of(entries, name, requested=requested)
+            found[name] = engagement_of(
+                entries, name, requested=requested, fallback=side.unavailable.get(name, "")
+            )
     return doubted(found, side.doubt)
 
 

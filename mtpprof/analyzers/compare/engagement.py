@@ -59,11 +59,22 @@ class Engagement(Record, frozen=True, kw_only=True):
         return self.verdict in (Engaged.NOT_ENGAGED, Engaged.UNSUPPORTED, Engaged.NOT_APPLICABLE)
 
 
-def engagement_of(entries: Sequence[LedgerEntry], name: str, *, requested: bool | None) -> Engagement:
-    """The verdict on one arm by the catalogue's evidence, which needs the sites of the collectives."""
+def engagement_of(
+    entries: Sequence[LedgerEntry], name: str, *, requested: bool | None, fallback: str = ""
+) -> Engagement:
+    """The verdict on one arm by the catalogue's evidence, which needs the sites of the collectives.
+
+    Args:
+        entries: What was seen.
+        name: Of the optimization.
+        requested: Whether it was switched on.
+        fallback: Why the engine was known to fall back before the run; empty: it was not.
+    """
     optimization = find_optimization(name)
     evidence = optimization.proof_by_site(tuple(entries))
     verdict, reason = _verdict(evidence)
+    if fallback and requested and verdict is Engaged.NOT_ENGAGED:
+        reason = f"{reason}: {fallback}"
     return Engagement(
         requested=requested,
         verdict=verdict,

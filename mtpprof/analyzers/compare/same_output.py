@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 from mtpprof.analyzers.numeric.stats import Interval, bootstrap_interval
 from mtpprof.rundir.records import OutputsRecord, Record
 
-ROUNDING = 0.01
-"""Relative distance of log-probabilities up to which arms are taken to compute the same function in bf16."""
+ROUNDING = {"bf16": 0.01, "fp16": 0.005, "fp32": 1e-4, "fp64": 1e-8}
+"""Relative distance of log-probabilities up to which arms are taken to compute the same function, by dtype."""
 MIN_DISTINCT_TOKENS = 8
 """Fewer distinct tokens than this in an output, and equal tokens prove little."""
 
@@ -49,6 +51,8 @@ class SameOutput(Record, frozen=True, kw_only=True):
     """Largest relative distance of a round's log-probabilities of the prompts' tokens to the reference's; None: not measured."""
     within_rounding: bool | None = None
     """Whether that is what rounding in another order can do; None: not measured."""
+    sentence: str = ""
+    """All of it in words: what every view shows."""
 
 
 class Acceptance(Record, frozen=True, kw_only=True):
@@ -64,8 +68,16 @@ class Acceptance(Record, frozen=True, kw_only=True):
     method: str
 
 
-def same_output(outputs: OutputsRecord | None, reference: OutputsRecord | None) -> SameOutput | None:
-    """Token agreement of every distinct round with the reference's first round, as far as both go; None: nothing to compare."""
+def same_output(
+    outputs: OutputsRecord | None, reference: OutputsRecord | None, dtype: str = "bf16"
+) -> SameOutput | None:
+    """Token agreement of every distinct round with the reference's first round, as far as both go; None: nothing to compare.
+
+    Args:
+        outputs: Of the arm.
+        reference: Of the baseline.
+        dtype: In which both computed: how much rounding in another order can do.
+    """
     if outputs is None or reference is None or not outputs.rounds or not reference.rounds:
         return None
     expected = reference.rounds[0].tokens
@@ -90,11 +102,11 @@ def same_output(outputs: OutputsRecord | None, reference: OutputsRecord | None) 
                     )
                 )
     distance = probe_distance(outputs, reference)
-    within = None if distance is None else distance <= ROUNDING
+    within = None if distance is None else distance <= ROUNDING[dtype]
     first = min(
         ((entry.sequence, entry.position) for entry in divergences), key=lambda at: at[1], default=None
     )
-    return SameOutput(
+    found = SameOutput(
         same=not divergences and compared > 0 and within is not False,
         tokens=compared,
         agreeing=agreeing,
@@ -106,6 +118,31 @@ def same_output(outputs: OutputsRecord | None, reference: OutputsRecord | None) 
         distance=distance,
         within_rounding=within,
     )
+    return msgspec.structs.replace(found, sentence=_sentence(found, dtype))
+
+
+def _sentence(found: SameOutput, dtype: str) -> str:
+    """What a reader concludes, with what it rests on."""
+    numbers = ""
+    if found.distance is not None:
+        numbers = f"log-probabilities of the same input differ by {_percent(found.distance)}"
+    if found.within_rounding is False:
+        return f"the arms do not compute the same: {numbers}, more than rounding does in {dtype}"
+    if found.same:
+        return f"tokens match, but this is weak evidence: {found.weak}" if found.weak else "same tokens"
+    if found.first_difference is None:
+        return found.weak or "nothing to compare"
+    sequence, position = found.first_difference
+    verb = "differs" if found.diverging == 1 else "differ"
+    where = f"{found.diverging} of {found.sequences} sequences {verb}, first at token {position} of sequence {sequence}"
+    if found.within_rounding is None:
+        return f"{where}; log-probabilities were not measured, so rounding or an error may be the cause"
+    return f"{where}, a near tie: {numbers}, which is rounding, expected in {dtype}"
+
+
+def _percent(distance: float) -> str:
+    """A relative distance with two digits that count."""
+    return f"{100 * distance:.2g} %"
 
 
 def probe_distance(outputs: OutputsRecord, reference: OutputsRecord) -> float | None:
@@ -127,7 +164,7 @@ def _weakness(compared: int, distinct: int) -> str | None:
     if not compared:
         return "no tokens were compared"
     if distinct < MIN_DISTINCT_TOKENS:
-        return f"the output has only {distinct} distinct tokens: such a model would hide most differences"
+        return f"only {distinct} distinct {'token was' if distinct == 1 else 'tokens were'} generated"
     return None
 
 

@@ -81,6 +81,8 @@ class Side:
     enabled: frozenset[str] | None = None
     """Switches that were on; None: not known."""
     not_applicable: dict[str, str]
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Optimizations that the engine was known to fall back from, each with the reason."""
     spec: ModelSpec | None = None
     workload: Workload | None = None
     setting: dict[str, str]
@@ -199,6 +201,7 @@ def run_side(
         outputs=outputs,
         enabled=frozenset(arm.enabled),
         not_applicable=case.not_applicable,
+        unavailable=run.unavailable,
         spec=spec,
         workload=workload,
         setting=_setting(run, case, spec),

@@ -71,7 +71,15 @@ CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
 """Kernels and operations that an optimization of communication brings or takes along, by name; the first match decides."""
 
 COUNTED = (NORM, COPY, ARGMAX, COMPUTE)
-"""Parts whose kernels are counted as well: an optimization may take away a kernel that hid behind another."""
+"""Parts whose kernels are counted as well: an optimization may take away a kernel that hid behind another. Without a device, the
+operations are counted that compute: those that hold no other, and neither allocate nor look at memory in another way."""
+
+NO_WORK = re.compile(
+    r"^aten::(?:empty\w*|new_empty\w*|as_strided\w*|view\w*|_unsafe_view|_reshape_alias|reshape|flatten|unflatten|t|transpose|permute"
+    r"|expand\w*|slice|select|narrow|split\w*|chunk|unbind|squeeze\w*|unsqueeze|diagonal|detach\w*|alias|resolve_\w+|lift_fresh"
+    r"|to|contiguous|resize_|set_|is_\w+|item|numpy_T|mT|result_type|can_cast|broadcast_tensors|meshgrid|size|stride|record_stream)$"
+)
+"""Operations that move no data where nothing is inside them."""
 
 _ON_DEVICE = (COMPUTE, NORM, ARGMAX, COPY, FUSED, TRANSFER, UNSPLIT, WAIT)
 _ON_CPU = (FUSED, TRANSFER, UNSPLIT, WAIT, ARGMAX, NORM, COPY, COMPUTE)
@@ -88,7 +96,10 @@ class Composition:
     parts_ns: dict[str, I64]
     """By part of `PARTS`; they add up to `length_ns`."""
     kernels: dict[str, I64]
-    """Kernels, copies and fills that started in the step, by part of `COUNTED`; all 0 for ranks without a device."""
+    """Kernels, copies and fills (without a device: operations that compute) that started in the step, beside the collectives, by part of
+    `COUNTED`."""
+    counted: NDArray[np.bool_]
+    """Whether the trace shows them: a rank without a device whose operations were not recorded has none, which is not none done."""
     left_out: int
     """Steps without an end in the trace, or with an artefact of the start of profiling."""
 
@@ -100,6 +111,7 @@ class Composition:
             length_ns=self.length_ns[keep],
             parts_ns={name: values[keep] for name, values in self.parts_ns.items()},
             kernels={name: values[keep] for name, values in self.kernels.items()},
+            counted=self.counted[keep],
             left_out=self.left_out,
         )
 
@@ -122,6 +134,7 @@ def compose(traces: TraceSet, found: Attribution) -> Composition:
     columns: dict[str, list[I64]] = {name: [] for name in PARTS}
     counts: dict[str, list[I64]] = {name: [] for name in COUNTED}
     lengths: list[I64] = []
+    counted: list[NDArray[np.bool_]] = []
     for index, table in enumerate(traces.tables):
         mine = rows[steps.table[rows] == index]
         base = table.meta.base_time_ns or 0
@@ -132,13 +145,15 @@ def compose(traces: TraceSet, found: Attribution) -> Composition:
         for name in PARTS:
             columns[name].append(parts[name])
         for name in COUNTED:
-            counts[name].append(_started(layers, name, start, end))
+            counts[name].append(_started(layers.starts[name], start, end))
+        counted.append(np.full(len(mine), layers.on_device or table.count(Category.CPU_OP) > 0))
     return Composition(
         table=steps.table[rows].astype(np.int64),
         step=rows.astype(np.int64),
         length_ns=_joined(lengths),
         parts_ns={name: _joined(pieces) for name, pieces in columns.items()},
         kernels={name: _joined(pieces) for name, pieces in counts.items()},
+        counted=np.concatenate(counted) if counted else np.zeros(0, np.bool_),
         left_out=len(steps) - len(rows),
     )
 
@@ -153,6 +168,8 @@ class _Layers:
 
     on_device: bool
     intervals: dict[str, list[tuple[I64, I64]]]
+    starts: dict[str, I64]
+    """Of what is counted, in order."""
 
 
 def runs_on_device(table: EventTable, calls: Calls) -> bool:
@@ -162,10 +179,36 @@ def runs_on_device(table: EventTable, calls: Calls) -> bool:
 
 def _layers(table: EventTable, calls: Calls) -> _Layers:
     on_device = runs_on_device(table, calls)
-    layers = _Layers(on_device=on_device, intervals={name: [] for name in PARTS})
+    found: dict[str, list[tuple[I64, I64]]] = {name: [] for name in PARTS}
     for name, first, last in (*_collectives(table, calls), *_work(table, calls, on_device)):
-        layers.intervals[name].append((first, last))
-    return layers
+        found[name].append((first, last))
+    starts = _kernel_starts(found) if on_device else _operation_starts(table, calls)
+    return _Layers(on_device=on_device, intervals=found, starts=starts)
+
+
+def _kernel_starts(intervals: dict[str, list[tuple[I64, I64]]]) -> dict[str, I64]:
+    return {name: np.sort(_joined([first for first, _ in intervals[name]])) for name in COUNTED}
+
+
+def _operation_starts(table: EventTable, calls: Calls) -> dict[str, I64]:
+    """Starts of the operations of the rank's thread that compute, outside its collectives."""
+    rows = work_rows(table, calls, on_device=False)
+    rows = rows[table.category[rows] == Category.CPU_OP]
+    codes, which = np.unique(table.name[rows], return_inverse=True)
+    names = [table.names[code] for code in codes.tolist()]
+    idle = np.array([NO_WORK.search(name) is not None for name in names], np.bool_)
+    parts = np.array([COUNTED.index(part_of(name)) for name in names], np.int64)
+    which = which.reshape(-1)
+    keep = ~idle[which] if len(codes) else np.zeros(0, np.bool_)
+    rows, part = rows[keep], parts[which[keep]] if len(codes) else np.zeros(0, np.int64)
+    order = np.lexsort((-table.end_ns[rows], table.ts_ns[rows]))
+    rows, part = rows[order], part[order]
+    # Operations of one thread are nested: one holds another where the next to start does so before it ends.
+    start, end = table.ts_ns[rows], table.end_ns[rows]
+    holds = np.append(start[1:] < end[:-1], [False])[: len(rows)]
+    rows, part = rows[~holds], part[~holds]
+    outside = np.isin(rows, _apart(table, rows, calls))
+    return {name: table.ts_ns[rows[outside & (part == index)]] for index, name in enumerate(COUNTED)}
 
 
 def _partition(layers: _Layers, start: I64, end: I64) -> dict[str, I64]:
@@ -184,11 +227,8 @@ def _partition(layers: _Layers, start: I64, end: I64) -> dict[str, I64]:
     return parts
 
 
-def _started(layers: _Layers, name: str, start: I64, end: I64) -> I64:
-    """How many kernels of a part started in each step."""
-    if not layers.on_device or not layers.intervals[name]:
-        return np.zeros(len(start), np.int64)
-    starts = np.sort(np.concatenate([first for first, _ in layers.intervals[name]]))
+def _started(starts: I64, start: I64, end: I64) -> I64:
+    """How many of `starts` lie in each step."""
     return (np.searchsorted(starts, end) - np.searchsorted(starts, start)).astype(np.int64)
 
 

@@ -10,8 +10,8 @@ from mtpprof.cli.render.output import Table
 from mtpprof.cli.render.savings import (
     change_row,
     engagement_notes,
+    kernels_table,
     merged_drafts,
-    output_text,
     savings_table,
     waterfall_tables,
 )
@@ -23,6 +23,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     difference = comparison.difference
     found = [
         savings_table("saved, per step and rank", [difference], _notes(comparison)),
+        kernels_table([difference]),
         _engagement_table(comparison),
         _strata_table(comparison),
         _changes_table(comparison),
@@ -45,7 +46,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         yield from (f"{stratum.batch}: {note}." for note in stratum.notes)
     yield from engagement_notes(difference)
     if difference.output is not None and not difference.output.same:
-        yield f"Tokens: {output_text(difference.output)}."
+        yield f"Tokens: {difference.output.sentence}."
     for side in (comparison.base, comparison.arm):
         yield from excess_notes(side)
     yield from difference.caveats
@@ -125,6 +126,12 @@ def _figure(stratum: StratumDifference, name: str, least: tuple[str, str]) -> st
     return " → ".join(texts)
 
 
+def _what(comparison: Comparison) -> str:
+    """What is counted beside the collectives: kernels, or operations of the CPU."""
+    found = comparison.difference.kernels
+    return found.what if found is not None else "kernels"
+
+
 def _changes_table(comparison: Comparison) -> Table:
     rows: list[tuple[str, ...]] = []
     for stratum in comparison.difference.strata:
@@ -132,7 +139,12 @@ def _changes_table(comparison: Comparison) -> Table:
         rows.append((f"{stratum.batch}:", "nothing" if not found else "", "", ""))
         rows += [change_row(change) for change in found]
         rows += [
-            (f"  {count_text(kernel.base)} → {count_text(kernel.arm)} kernels: {kernel.part}", "", "", "")
+            (
+                f"  {count_text(kernel.base)} → {count_text(kernel.arm)} {_what(comparison)}: {kernel.part}",
+                "",
+                "",
+                "",
+            )
             for kernel in stratum.kernels
         ]
     columns = ("calls", "what", "where", "payload")

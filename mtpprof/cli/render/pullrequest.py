@@ -18,9 +18,11 @@ from mtpprof.cli.render.savings import (
     engaged_text,
     engagement_notes,
     interval_text,
+    kernels_text,
+    memory_text,
     merged_drafts,
     noise_text,
-    output_text,
+    output_sentence,
     verdict_text,
 )
 from mtpprof.cli.render.units import UNKNOWN, bytes_text, count_text, percent_text, signed, time_text
@@ -102,7 +104,15 @@ def _throughput(name: str) -> Cell:
 
 
 def _tokens(arm: ArmReport, base: ArmReport, difference: Difference | None) -> str:
-    return "reference" if arm is base else output_text(arm.output)
+    return "reference" if arm is base else output_sentence(arm.output)
+
+
+def _kernels(arm: ArmReport, base: ArmReport, difference: Difference | None) -> str:
+    return kernels_text(difference) if difference else ""
+
+
+def _memory(arm: ArmReport, base: ArmReport, difference: Difference | None) -> str:
+    return memory_text(difference) if difference else ""
 
 
 def _ledger(arm: ArmReport, base: ArmReport, difference: Difference | None) -> str:
@@ -114,6 +124,8 @@ ROWS: tuple[tuple[str, Cell], ...] = (
     ("collectives", _total("calls", count_text)),
     ("payload", _total("payload_bytes", bytes_text)),
     ("sent by a rank", _total("wire_bytes", bytes_text)),
+    ("kernels beside the collectives", _kernels),
+    ("their memory traffic", _memory),
     ("observed against the ledger", _ledger),
     ("step time, no profiler", _step),
     ("difference", _difference),

@@ -15,6 +15,7 @@ from mtpprof.cli.render.savings import (
     changes_table,
     effects_table,
     engagement_notes,
+    kernels_table,
     output_text,
     plus,
     savings_table,
@@ -33,6 +34,7 @@ def case_tables(case: CaseReport) -> list[Table]:
     found = [
         *_mismatch_table(case),
         savings_table(f"saved against {base}, per step and rank", case.differences, _notes(case)),
+        kernels_table(case.differences),
         changes_table("what changed, per step and rank", case.differences),
         *waterfall_tables("where the step time went", case.differences),
         effects_table("each optimization by itself, from all arms", case.effects),
@@ -69,10 +71,8 @@ def _notes(case: CaseReport) -> Iterator[str]:
 
 def _output_notes(difference: Difference) -> Iterator[str]:
     output = difference.output
-    if output is not None and not output.same:
-        yield f"{difference.arm}: output: {output_text(output)}."
-    elif output is not None and output.weak:
-        yield f"{difference.arm}: tokens are the same, which proves little: {output.weak}."
+    if output is not None and (output.weak or not output.same):
+        yield f"{difference.arm}: output: {output.sentence}."
 
 
 def redundant_notes(case: CaseReport) -> Iterator[str]:
@@ -126,11 +126,7 @@ def _tokens(arm: ArmReport) -> str:
     output = arm.output
     if output is None:
         return "reference" if arm.name == BASELINE else UNKNOWN
-    if output.same:
-        return output_text(output)
-    if output.within_rounding is False:
-        return "logits differ"
-    return f"{output.agreeing}/{output.tokens} agree"
+    return output_text(output)
 
 
 def _serving_tables(case: CaseReport) -> Iterator[Table]:

@@ -46,6 +46,8 @@ CHANGES = {
     "payload_change_bytes": "payload_bytes",
     "wire_change_bytes": "wire_bytes",
     "collective_change_ns": "collective_ns",
+    "kernels_change": "kernels_change",
+    "memory_change_bytes": "memory_bytes",
 }
 """Columns of what an arm changes, each with its figure in `Difference`."""
 STEP_COLUMNS = ("step_change_ns", "step_change_low_ns", "step_change_high_ns", "noise_floor_ns", "claim")
@@ -65,6 +67,7 @@ REPORT_COLUMNS = (
     "acceptance_length",
     "tokens_per_s",
     "same_output",
+    "output",
     "base",
     *CHANGES,
     *STEP_COLUMNS,
@@ -80,6 +83,9 @@ COMPARISON_COLUMNS = (
     *(f"{side}_{name}" for name in TOTALS for side in ("base", "arm")),
     "base_lower_bound",
     "arm_lower_bound",
+    "base_kernels",
+    "arm_kernels",
+    "memory_change_bytes",
     *STEP_COLUMNS,
 )
 
@@ -133,6 +139,7 @@ def _arm(arm: ArmReport) -> Row:
         "acceptance_length": arm.acceptance_length,
         "tokens_per_s": arm.throughput.tokens_per_s if arm.throughput else None,
         "same_output": arm.output.same if arm.output else None,
+        "output": arm.output.sentence if arm.output else None,
     }
 
 
@@ -165,8 +172,18 @@ def comparison_rows(comparisons: Iterable[Comparison]) -> Iterator[Row]:
                 **_stratum(stratum),
                 "base_lower_bound": bool(comparison.base.suspects) if stratum else None,
                 "arm_lower_bound": bool(comparison.arm.suspects) if stratum else None,
+                **_kernels(stratum),
                 **_step_change(difference),
             }
+
+
+def _kernels(stratum: StratumDifference | None) -> Row:
+    found = stratum.kernel_change if stratum is not None else None
+    return {
+        "base_kernels": found.base if found is not None else None,
+        "arm_kernels": found.arm if found is not None else None,
+        "memory_change_bytes": stratum.memory_bytes if stratum is not None else None,
+    }
 
 
 def _stratum(stratum: StratumDifference | None) -> Row:

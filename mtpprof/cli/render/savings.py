@@ -338,14 +338,54 @@ def saviour_text(entry: Excess) -> str:
 
 
 def output_text(output: SameOutput | None) -> str:
-    """Agreement of tokens in few words."""
+    """Agreement of tokens in few words, for a cell; the sentence of the answer says what it means."""
     if output is None:
         return UNKNOWN
     if output.same:
         return "same (weak)" if output.weak else "same"
     if output.within_rounding is False:
-        return f"logits differ by {output.distance:.1%}, more than rounding does"
+        return "not the same function"
     if output.first_difference is None:
         return UNKNOWN
-    sequence, position = output.first_difference
-    return f"{output.diverging} of {output.sequences} sequences differ, first at token {position} of sequence {sequence}"
+    cause = "rounding" if output.within_rounding else "cause not known"
+    return f"{output.diverging} of {output.sequences} differ: {cause}"
+
+
+def output_sentence(output: SameOutput | None) -> str:
+    """What the answer says of the outputs, or that it knows nothing of them."""
+    return output.sentence if output is not None else "not known: there are no outputs of both"
+
+
+def kernels_text(difference: Difference) -> str:
+    """Kernels beside the collectives that come or go, e.g. `-33 operations`."""
+    found = difference.kernels
+    return f"{signed(count_text(found.difference))} {found.what}" if found is not None else UNKNOWN
+
+
+def memory_text(difference: Difference) -> str:
+    """What those kernels read and write in memory."""
+    return signed(bytes_text(difference.memory_bytes))
+
+
+def kernels_table(differences: Sequence[Difference]) -> Table:
+    """One row a difference: kernels beside the collectives on both sides, and the memory traffic that comes or goes with them."""
+    columns = ("arm", "before", "after", "change", "memory traffic")
+    rows = []
+    for difference in differences:
+        found = difference.kernels
+        rows.append(
+            (
+                difference.arm,
+                count_text(found.base) if found else UNKNOWN,
+                count_text(found.arm) if found else UNKNOWN,
+                kernels_text(difference),
+                memory_text(difference),
+            )
+        )
+    known = any(difference.kernels or difference.memory_bytes is not None for difference in differences)
+    return Table(
+        title="kernels beside the collectives, per step and rank",
+        columns=columns,
+        rows=rows if known else [],
+        right=frozenset(columns[1:]),
+    )

@@ -15,7 +15,7 @@ from mtpprof.models.optimizations.base import (
     Ledger,
     Optimization,
     Proof,
-    count,
+    fused_among,
     needs_drafts,
     needs_no_sequence_parallel,
     needs_ranks,
@@ -52,15 +52,14 @@ def _rewrite(entries: Ledger, spec: ModelSpec, workload: Workload) -> Ledger:
 
 def _by_site(entries: Ledger) -> Proof:
     """The last all-reduces of the draft passes: fused ones among all."""
-    last = [
+    return fused_among(
         entry
         for entry in entries
         if is_draft_phase(entry.phase)
         and entry.kind == Kind.ALL_REDUCE
         and entry.site.startswith(MTP_PREFIX)
         and entry.site.endswith(f".{MOE_FINAL}")
-    ]
-    return Proof(engaged_calls=count(entry for entry in last if entry.fused), opportunities=count(last))
+    )
 
 
 def _by_change(changed: Sequence[ChangeSeen], after: Sequence[CallsSeen]) -> Proof:
@@ -101,7 +100,7 @@ ALLREDUCE_NORM_FUSION = Optimization(
     proof="The trailing all-reduces of the draft passes carry the norm; where the fused kernel does not apply, "
     "they are plain.",
     switches={
-        "reference": "the draft module calls the communicator's fused form, which says so in the range",
+        "reference": "the draft module asks the communicator for its fused kernel; without one it falls back",
         "vllm": "no official switch: the plugin replaces fused_allreduce_rms_norm in the draft module",
     },
     eligible=_eligible,

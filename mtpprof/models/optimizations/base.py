@@ -13,6 +13,8 @@ from mtpprof.models.spec import ModelSpec
 Ledger = tuple[LedgerEntry, ...]
 
 FUSED_RESIDUAL_RMSNORM = "residual_rmsnorm"
+FUSED_UNKNOWN = "unknown"
+"""Something may be fused into the call: the trace does not show which kernel ran, or cuts its name short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,12 @@ def needs_no_sequence_parallel(spec: ModelSpec) -> tuple[bool, str]:
         spec.sequence_parallel,
         "sequence parallelism has reduce-scatters and all-gathers in place of this all-reduce",
     )
+
+
+def fused_among(entries: Iterable[LedgerEntry]) -> Proof:
+    """Fused calls among those of which the trace shows whether they are."""
+    told = [entry for entry in entries if entry.fused != FUSED_UNKNOWN]
+    return Proof(engaged_calls=count(entry for entry in told if entry.fused), opportunities=count(told))
 
 
 def count(entries: Iterable[LedgerEntry]) -> int:

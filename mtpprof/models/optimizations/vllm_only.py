@@ -17,6 +17,7 @@ from mtpprof.models.optimizations.base import (
     Optimization,
     Proof,
     count,
+    fused_among,
     needs_ranks,
     unless,
 )
@@ -80,11 +81,7 @@ def _fuse_target(entries: Ledger, spec: ModelSpec, workload: Workload) -> Ledger
 
 
 def _target_fused(entries: Ledger) -> Proof:
-    sums = [entry for entry in entries if _is_block_sum(entry)]
-    return Proof(
-        engaged_calls=count(entry for entry in sums if entry.fused),
-        opportunities=count(sums),
-    )
+    return fused_among(entry for entry in entries if _is_block_sum(entry))
 
 
 def _without_embedding(entries: Ledger, spec: ModelSpec, workload: Workload) -> Ledger:

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from mtpprof.models.reference.comm import Communicator
+from mtpprof.models.reference.collectives.comm import Communicator
 from mtpprof.models.reference.layers import rotation
 from mtpprof.models.reference.switches import Switches
 from mtpprof.models.reference.weights import Weights, wide_dtype

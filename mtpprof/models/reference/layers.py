@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mtpprof import ranges
-from mtpprof.models.reference.comm import Communicator
+from mtpprof.models.reference.collectives.comm import Communicator
 from mtpprof.models.reference.norm import rms_norm
 from mtpprof.models.reference.weights import Weights
 from mtpprof.models.spec import Activation

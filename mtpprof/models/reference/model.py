@@ -15,7 +15,7 @@ from torch import Tensor
 from mtpprof.errors import UsageError
 from mtpprof.models.ledger import EMBED, LM_HEAD
 from mtpprof.models.reference.block import Cache, Context, Rows
-from mtpprof.models.reference.comm import Communicator
+from mtpprof.models.reference.collectives.comm import Communicator
 from mtpprof.models.reference.layers import (
     EXACT_FP32_INTEGERS,
     VocabParallelEmbedding,

@@ -71,5 +71,5 @@ class Stack:
         partial = block.partial(x, rows, cache)
         fused = self.comm.all_reduce_residual_norm(partial, residual, norm.weight, norm.eps, site=block.site)
         if fused is not None:
-            return fused[0]
+            return fused
         return norm.after_add(self.comm.all_reduce(partial, site=block.site), residual)[0]

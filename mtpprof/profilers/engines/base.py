@@ -20,6 +20,9 @@ class Engine(Protocol):
     def deviations(self, run: RunRecord) -> list[str]:
         """In what the engine runs something else than was asked for, one sentence each; empty: nothing."""
 
+    def unavailable(self, run: RunRecord) -> dict[str, str]:
+        """Optimizations of the run that will fall back on this machine, each with the reason: their arms run, and do not engage."""
+
     def preflight(self, run: RunRecord, directory: RunDirectory, nodes: Nodes) -> None:
         """Check what the run needs of this machine, before anything starts.
 

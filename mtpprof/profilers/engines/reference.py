@@ -6,7 +6,9 @@ import os
 import sys
 
 from mtpprof.errors import MissingEnvironmentError, UsageError
+from mtpprof.models.optimizations.allreduce_norm_fusion import ALLREDUCE_NORM_FUSION
 from mtpprof.models.optimizations.catalogue import all_optimizations
+from mtpprof.models.reference.collectives import shm_library, shm_limits
 from mtpprof.profilers import machine, preflight, sizes
 from mtpprof.profilers.process import Command, Nodes
 from mtpprof.rundir.directory import RunDirectory
@@ -30,10 +32,23 @@ class ReferenceEngine:
         """See `Engine`."""
         return []
 
+    def unavailable(self, run: RunRecord) -> dict[str, str]:
+        """See `Engine`: the fused all-reduce needs a transport that has it, and on the CPU a compiler."""
+        name = ALLREDUCE_NORM_FUSION.id
+        if not any(name in arm.enabled for case in run.cases for arm in case.arms) or run.cases[0].tp == 1:
+            return {}
+        if run.transport == "gloo":
+            return {name: "gloo has no fused all-reduce; use --transport shm"}
+        if run.transport != "shm":
+            return {}
+        try:
+            shm_library.kernel_library()
+        except MissingEnvironmentError as error:
+            return {name: str(error).rstrip(".")}
+        return {}
+
     def preflight(self, run: RunRecord, directory: RunDirectory, nodes: Nodes) -> None:
         """See `Engine`."""
-        from mtpprof.models.reference import shm_limits
-
         preflight.check_torch()
         tp = run.cases[0].tp
         if tp % nodes.count:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -17,9 +18,10 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from mtpprof.models.reference import shm
-from mtpprof.models.reference.comm import Backend, Communicator, no_annotation
-from mtpprof.models.reference.distributed import GlooBackend, NcclBackend
+from mtpprof.errors import MissingEnvironmentError
+from mtpprof.models.reference.collectives import shm, shm_kernels, shm_library
+from mtpprof.models.reference.collectives.comm import Backend, Communicator, no_annotation
+from mtpprof.models.reference.collectives.distributed import GlooBackend, NcclBackend
 from mtpprof.models.reference.model import ReferenceModel
 from mtpprof.models.reference.speculative import DecodeSession, prompt_logprobs
 from mtpprof.models.spec import ModelSpec
@@ -129,12 +131,22 @@ class ReferenceHost:
             else None
         )
         backend = shm.SharedMemoryBackend(
-            Path(path), self.rank, self.size, capacity_bytes, self._run.timeout_s
+            Path(path), self.rank, self.size, capacity_bytes, self._run.timeout_s, self._kernels()
         )
         dist.barrier()
         if self.is_writer:
             Path(path).unlink()
         return backend
+
+    def _kernels(self) -> shm_kernels.Kernels | None:
+        """The compiled all-reduces where every rank has them: they add in another order than torch, and ranks must not differ."""
+        try:
+            mine = shm_kernels.Kernels(shm_library.kernel_library())
+        except MissingEnvironmentError as error:
+            sys.stderr.write(f"no compiled all-reduce: {error}\n")
+            mine = None
+        everywhere = self.gather([int(mine is not None)])
+        return mine if all(there for (there,) in everywhere) else None
 
     def open(self, run: RunRecord, case: CaseRecord) -> ReferenceSession:
         """Load the case's model; a following case with the same model reuses it."""

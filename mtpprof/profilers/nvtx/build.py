@@ -1,32 +1,20 @@
-"""Compiles the injection library with the system's C compiler, once, into a cache.
-
-The decision: shipped as source, because a binary would have to be built per architecture and C library while any machine
-that serves models has a compiler or can get one. The cache key covers the source, the NVTX headers and the machine, so an
-upgrade of either builds anew; the file is moved into place whole, so that ranks may build at the same time.
-"""
+"""The injection library: its source, the NVTX headers it is compiled with, and its path once compiled."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
-import platform
-import shlex
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from mtpprof import clibrary
 from mtpprof.errors import MissingEnvironmentError
 
 SOURCES = Path(__file__).with_name("injection")
 """Folder of the C files, which are compiled together."""
 HEADER = "nvtx3/nvToolsExtPayload.h"
-COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra")
-COMPILE_TIMEOUT_S = 120
+PURPOSE, OTHERWISE = "NVTX capture", "capture without nvtx"
 
 
 def injection_library(*, cache: Path | None = None) -> Path:
@@ -43,11 +31,7 @@ def injection_library(*, cache: Path | None = None) -> Path:
             f"NVTX capture works on Linux only and this is {sys.platform}; capture with torch's profiler instead."
         )
     include = include_directory()
-    folder = cache if cache is not None else default_cache()
-    library = folder / f"libmtpprof-nvtx-{_key(include)}.so"
-    if not library.is_file():
-        _compile(find_compiler(), include, library)
-    return library
+    return _library(include).path(depends_on=_headers(include), cache=cache)
 
 
 def c_files() -> list[Path]:
@@ -55,28 +39,13 @@ def c_files() -> list[Path]:
     return sorted(SOURCES.glob("*.c"))
 
 
-def default_cache() -> Path:
-    """Folder of compiled libraries in the user's cache."""
-    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (root if root.is_absolute() else Path.home() / ".cache") / "mtpprof" / "nvtx"
-
-
 def find_compiler() -> list[str]:
-    """The C compiler as the head of a command: `CC` where it is set, with its options, else the first of cc, gcc, clang.
+    """The C compiler that would build it, as the head of a command.
 
     Raises:
         MissingEnvironmentError: there is none.
     """
-    chosen = shlex.split(os.environ.get("CC", ""))
-    for words in [chosen] if chosen else [[name] for name in COMPILERS]:
-        found = shutil.which(words[0])
-        if found:
-            return [found, *words[1:]]
-    looked_for = chosen[0] if chosen else ", ".join(COMPILERS)
-    raise MissingEnvironmentError(
-        f"NVTX capture needs a C compiler to build its library and none was found ({looked_for}); "
-        f"install one (Debian: apt-get install gcc) or capture without nvtx."
-    )
+    return clibrary.find_compiler(PURPOSE, OTHERWISE)
 
 
 def include_directory() -> Path:
@@ -104,55 +73,18 @@ def _include_candidates() -> Iterator[Path]:
     yield Path("/usr/include")
 
 
-def _key(include: Path) -> str:
-    digest = hashlib.sha256(platform.machine().encode())
-    for header in sorted((include / "nvtx3").rglob("*.h")):
-        digest.update(header.read_bytes())
-    for source in sorted(SOURCES.glob("*.[ch]")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
+def _headers(include: Path) -> Iterator[bytes]:
+    for header in (*sorted((include / "nvtx3").rglob("*.h")), *sorted(SOURCES.glob("*.h"))):
+        yield header.read_bytes()
 
 
-def _compile(compiler: list[str], include: Path, library: Path) -> None:
-    try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.TemporaryDirectory(dir=library.parent)
-    except OSError as error:
-        raise MissingEnvironmentError(
-            f"NVTX capture cannot keep its library in {library.parent}: {error.strerror}; "
-            f"set XDG_CACHE_HOME to a folder that can be written."
-        ) from error
-    with scratch as folder:
-        built = Path(folder) / library.name
-        _run(
-            [*compiler, *FLAGS, "-isystem", str(include), "-o", str(built), *map(str, c_files())],
-            what=f"{compiler[0]} could not build the NVTX capture library",
-        )
-        # A library that cannot be loaded would be ignored by NVTX without a word.
-        _run(
-            [
-                sys.executable,
-                "-c",
-                "import ctypes, sys; ctypes.CDLL(sys.argv[1]).InitializeInjectionNvtx2",
-                str(built),
-            ],
-            what=f"the NVTX capture library that {compiler[0]} built cannot be loaded",
-        )
-        built.replace(library)
-
-
-def _run(command: list[str], *, what: str) -> None:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=COMPILE_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingEnvironmentError(f"{what}: {error}; capture without nvtx.") from error
-    if done.returncode != 0:
-        reason = next(
-            (line for line in done.stderr.splitlines() if "error" in line.lower()), done.stderr.strip()
-        )
-        raise MissingEnvironmentError(
-            f"{what}: {reason.strip() or f'exit code {done.returncode}'}; "
-            f"set CC to another compiler or capture without nvtx."
-        )
+def _library(include: Path) -> clibrary.CLibrary:
+    return clibrary.CLibrary(
+        sources=tuple(c_files()),
+        name="nvtx",
+        purpose=PURPOSE,
+        otherwise=OTHERWISE,
+        symbol="InitializeInjectionNvtx2",
+        flags=("-O2", "-pthread", "-fvisibility=hidden"),
+        includes=(include,),
+    )

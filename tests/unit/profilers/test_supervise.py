@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mtpprof.errors import RunError
-from mtpprof.models.reference.shm_limits import SHM_DIR
+from mtpprof.models.reference.collectives.shm_limits import SHM_DIR
 from mtpprof.profilers import supervise as supervision
 from mtpprof.profilers.lifetime import group_alive
 from mtpprof.profilers.process import Command

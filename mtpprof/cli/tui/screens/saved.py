@@ -18,8 +18,11 @@ from mtpprof.cli.render.savings import (
     effect_notes,
     effects_table,
     engaged_text,
+    kernels_text,
+    memory_text,
     merged_drafts,
     noise_text,
+    output_sentence,
     output_text,
     step_text,
     verdict_text,
@@ -255,16 +258,18 @@ def rungs(difference: Difference) -> Iterator[str]:
     ]
     step = difference.step
     yield f"1 Engaged?      {'; '.join(engaged) or engaged_text(difference)}"
-    yield f"2 Calls         {signed(count_text(difference.calls))} per step and rank"
+    yield (
+        f"2 Calls         {signed(count_text(difference.calls))} per step and rank; beside them {kernels_text(difference)}"
+    )
     yield (
         f"3 Bytes         payload {signed(bytes_text(difference.payload_bytes))}, "
-        f"wire {signed(bytes_text(difference.wire_bytes))}"
+        f"wire {signed(bytes_text(difference.wire_bytes))}; memory traffic of kernels {memory_text(difference)}"
     )
     times = f"step {time_text(step.base_ns)} to {time_text(step.arm_ns)}: {step_text(step)}"
     yield f"4 Time          {times}; in collectives {signed(time_text(difference.collective_ns))}"
     noise = f" {noise_text(step.noise, paired=step.paired)}" if step.noise else ""
     yield f"5 Above noise?  {verdict_text(step)}: {step.reason}.{noise}"
-    yield f"6 Same output?  {output_text(difference.output)}"
+    yield f"6 Same output?  {output_sentence(difference.output)}"
 
 
 def bar_rows(fall: Waterfall, width: int) -> list[Row]:

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from mtpprof.errors import MissingEnvironmentError, UsageError
+from mtpprof.models.optimizations.allreduce_norm_fusion import ALLREDUCE_NORM_FUSION
 from mtpprof.models.optimizations.catalogue import all_optimizations
 from mtpprof.profilers import machine, preflight, sizes
 from mtpprof.profilers.engines.vllm import arguments, checkpoint, patches
@@ -63,6 +64,15 @@ class VllmEngine:
             if not self._given_model(run, case):
                 found += checkpoint.checkpoint_of(sizes.spec_of(case), device=run.device).deviations
         return list(dict.fromkeys(found))
+
+    def unavailable(self, run: RunRecord) -> dict[str, str]:
+        """See `Engine`."""
+        asked = {name for case in run.cases for arm in case.arms for name in arm.enabled}
+        if run.device == "cpu" and ALLREDUCE_NORM_FUSION.id in asked:
+            return {
+                ALLREDUCE_NORM_FUSION.id: "vLLM's fused all-reduce is a CUDA kernel, and falls back on the CPU"
+            }
+        return {}
 
     def preflight(self, run: RunRecord, directory: RunDirectory, nodes: Nodes) -> None:
         """See `Engine`."""

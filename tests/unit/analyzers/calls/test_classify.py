@@ -588,6 +588,8 @@ KERNELS: list[Row] = [
 ]
 
 OPS: list[tuple[str, str, Scope, Kind, Role]] = [
+    ("mtpprof-shm", "mtpprof_shm::all_reduce", Scope.CPU_OP, AR, Role.COLLECTIVE),
+    ("mtpprof-shm-fused", "mtpprof_shm::all_reduce_residual_rmsnorm", Scope.CPU_OP, AR, Role.COLLECTIVE),
     ("cpu-shm", "_C::shm_allreduce", Scope.CPU_OP, AR, Role.COLLECTIVE),
     ("cpu-shm", "_C::shm_all_gather", Scope.CPU_OP, AG, Role.COLLECTIVE),
     ("cpu-shm", "_C::shm_gather", Scope.CPU_OP, Kind.GATHER, Role.COLLECTIVE),

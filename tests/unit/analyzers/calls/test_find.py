@@ -156,7 +156,8 @@ def test_own_range_gives_its_kernel_site_phase_and_bytes_and_the_kernel_its_impl
         calls.text(name, 0)
         for name in ("site", "phase", "shape", "dtype", "fused", "implementation", "algorithm")
     ]
-    assert texts == ["layers.0.mla.o_proj", "target", "4x256", "bf16", "residual_rmsnorm", "nccl/LL", "ring"]
+    # What our range says of a fusion is what was asked for: the kernel that ran is NCCL's plain one.
+    assert texts == ["layers.0.mla.o_proj", "target", "4x256", "bf16", "", "nccl/LL", "ring"]
     assert (calls.payload_bytes[0], calls.seq[0], calls.provenance[0]) == (2048, 3, Provenance.MEASURED)
     assert result.notes == ()
 
@@ -267,6 +268,28 @@ def test_own_range_on_the_cpu_is_the_call_and_what_is_inside_is_not() -> None:
     assert [calls.text("implementation", index) for index in range(2)] == ["gloo", "shm_oneshot"]
     assert calls.payload_bytes.tolist() == [2048, 4096]
     assert calls.seq.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("operation", "fused"),
+    [
+        ("mtpprof_shm::all_reduce_residual_rmsnorm", "residual_rmsnorm"),
+        ("mtpprof_shm::all_reduce", ""),
+        ("aten::sum", ""),
+        (None, "unknown"),
+    ],
+)
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_fusion_on_the_cpu_is_what_the_operation_in_the_range_says(
+    operation: str | None, fused: str, claimed: bool
+) -> None:
+    trace = Trace()
+    trace.note(own_range(fused="residual_rmsnorm" if claimed else ""), 0, 100)
+    if operation is not None:
+        trace.op(operation, 10, 20, [[4, 256]], [BF16])
+    calls, _ = found(trace.table())
+    assert len(calls) == 1
+    assert calls.text("fused", 0) == (fused if claimed or operation is not None else "")
 
 
 def test_operations_outside_own_ranges_count_beside_them() -> None:

@@ -330,6 +330,9 @@ def test_the_real_pair_of_fused_and_plain_all_reduces() -> None:
     assert fused.after.fused == "residual_rmsnorm"
     norms = next(count for count in decode.kernels if count.part == "norm")
     assert (norms.base, norms.arm) == (97, 2)
+    assert entry.kernels is not None
+    assert entry.kernels.what == "kernels"
+    assert (round(entry.kernels.base), round(entry.kernels.arm)) == (656, 569)
     assert entry.engagement["allreduce-norm-fusion"].verdict == "ENGAGED"
     assert (entry.payload_bytes, entry.step_ns, entry.waterfall) == (None, None, None)
     assert entry.step.claim == Claim.UNKNOWN

@@ -50,7 +50,7 @@ def test_output_that_hardly_varies_proves_little() -> None:
     assert same is not None
     assert same.same
     assert same.weak is not None
-    assert "2 distinct" in same.weak
+    assert same.sentence == "tokens match, but this is weak evidence: only 2 distinct tokens were generated"
 
 
 def test_nothing_to_compare_is_not_sameness() -> None:
@@ -112,6 +112,60 @@ def test_equal_tokens_of_another_function_are_not_the_same_output() -> None:
     assert other is not None
     assert not other.same
     assert (other.diverging, other.within_rounding) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "probe", "dtype", "sentence"),
+    [
+        ({}, -4.0, "bf16", "same tokens"),
+        (
+            {5: 7},
+            -4.002,
+            "bf16",
+            "1 of 1 sequences differs, first at token 5 of sequence 0, a near tie: log-probabilities of the same input differ "
+            "by 0.04 %, which is rounding, expected in bf16",
+        ),
+        (
+            {5: 7},
+            -4.002,
+            "fp32",
+            "the arms do not compute the same: log-probabilities of the same input differ by 0.04 %, more than rounding does "
+            "in fp32",
+        ),
+        (
+            {},
+            -5.0,
+            "bf16",
+            "the arms do not compute the same: log-probabilities of the same input differ by 20 %, more than rounding does in "
+            "bf16",
+        ),
+        (
+            {5: 7},
+            None,
+            "bf16",
+            "1 of 1 sequences differs, first at token 5 of sequence 0; log-probabilities were not measured, so rounding or an "
+            "error may be the cause",
+        ),
+    ],
+)
+def test_the_sentence_says_what_a_difference_means(
+    change: dict[int, int], probe: float | None, dtype: str, sentence: str
+) -> None:
+    tokens = [change.get(index, token) for index, token in enumerate(VARIED)]
+    mine, reference = (
+        OutputsRecord(
+            schema_version=1,
+            rounds=[
+                RoundOutputs(
+                    round=0, tokens=[row], accepted=[], probe=[] if probe is None else [[value, -3.0]]
+                )
+            ],
+        )
+        for row, value in ((tokens, probe or 0.0), (VARIED, -4.0))
+    )
+    found = same_output(mine, reference, dtype)
+    assert found is not None
+    assert found.sentence == sentence
 
 
 def test_a_probe_that_was_not_measured_says_nothing() -> None:

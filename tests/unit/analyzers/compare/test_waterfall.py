@@ -38,6 +38,7 @@ def compositions(draw: st.DrawFn) -> Composition:
         length_ns=np.sum(list(columns.values()), axis=0).astype(np.int64),
         parts_ns=columns,
         kernels={name: np.zeros(count, np.int64) for name in COUNTED},
+        counted=np.ones(count, np.bool_),
         left_out=0,
     )
 
@@ -85,6 +86,7 @@ def test_means_are_of_all_ranks_and_steps() -> None:
         length_ns=np.array([10, 21]),
         parts_ns={name: np.array([10, 21] if name == "wait" else [0, 0]) for name in PARTS},
         kernels={},
+        counted=np.ones(2, np.bool_),
         left_out=0,
     )
     assert mean_parts(composition)["wait"] == 16  # 15.5, rounded half up
@@ -97,6 +99,7 @@ def test_no_steps_no_waterfall() -> None:
         length_ns=np.zeros(0, np.int64),
         parts_ns={name: np.zeros(0, np.int64) for name in PARTS},
         kernels={},
+        counted=np.ones(0, np.bool_),
         left_out=3,
     )
     assert make_waterfall(empty, empty, start_ns=1, end_ns=2) is None

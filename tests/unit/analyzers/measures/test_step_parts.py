@@ -72,6 +72,7 @@ def test_a_step_on_a_cpu() -> None:
         trace.note(argmax_name("lm_head", 4, 100), 5000, 700)
         trace.op("aten::argmax", 5100, 500)
         trace.note(_all_reduce(1, "residual_rmsnorm"), 7000 + late, 1000 - late)
+        trace.op("mtpprof_shm::all_reduce_residual_rmsnorm", 7000 + late + 10, 900 - late)
         ranks.append(trace.table(rank))
     composition = _of(one_run(*ranks))
     first, second = (_parts(composition, index) for index in range(2))
@@ -85,6 +86,38 @@ def test_a_step_on_a_cpu() -> None:
         IDLE: 5800,
     }
     assert second == {TRANSFER: 700, FUSED: 700, COPY: 500, ARGMAX: 700, COMPUTE: 1000, IDLE: 6400}
+
+
+def test_operations_are_counted_that_compute_outside_collectives() -> None:
+    trace = Trace()
+    trace.note(step_name(0), 0, 10_000)
+    trace.op("aten::linear", 100, 1000)
+    trace.op("aten::t", 110, 50)
+    trace.op("aten::mm", 200, 800)
+    trace.op("aten::resolve_conj", 300, 10)
+    trace.op("aten::to", 1200, 200)
+    trace.op("aten::_to_copy", 1210, 180)
+    trace.op("aten::empty_strided", 1220, 10)
+    trace.op("aten::copy_", 1240, 100)
+    trace.op("aten::to", 1500, 10)
+    trace.note(_all_reduce(0), 2000, 1000)
+    trace.op("aten::sum", 2500, 100)
+    trace.op("aten::argmax", 5100, 500)
+    composition = _of(one_run(trace.table(0)))
+    assert composition.counted.tolist() == [True]
+    assert {name: int(count[0]) for name, count in composition.kernels.items()} == {
+        NORM: 0,
+        COPY: 1,
+        ARGMAX: 1,
+        COMPUTE: 1,
+    }
+
+
+def test_without_operations_in_the_trace_none_are_counted_rather_than_zero() -> None:
+    trace = Trace()
+    trace.note(step_name(0), 0, 10_000)
+    trace.note(_all_reduce(0), 2000, 1000)
+    assert _of(one_run(trace.table(0))).counted.tolist() == [False]
 
 
 def _gpu(late: int, rank: int) -> Trace:

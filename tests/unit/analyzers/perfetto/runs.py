@@ -11,6 +11,7 @@ from mtpprof.analyzers.traces.table import EventTable, TraceSet
 from tests.unit.analyzers.tables import Trace
 
 STEP_NS = 1000
+FUSED_OPERATION = "mtpprof_shm::all_reduce_residual_rmsnorm"
 
 
 def collective(site: str, *, kind: str = "all_reduce", rows: int = 4, fused: str = "", seq: int = 0) -> str:
@@ -60,6 +61,9 @@ def reference_table(
         trace.note(ranges.phase_name("target"), at + 1, step_ns - 2)
         for name, start, length in calls:
             trace.note(name, at + start + late_ns, length - late_ns)
+            range_ = ranges.parse_collective(name)
+            if range_ is not None and range_.fused:
+                trace.op(FUSED_OPERATION, at + start + late_ns + 1, length - late_ns - 2)
     return trace.table(rank, base=base)
 
 

@@ -13,7 +13,7 @@ from mtpprof.models.ledger import Workload
 from mtpprof.models.optimizations.catalogue import eligible_optimizations
 from mtpprof.models.presets import PRESETS, load_preset
 from mtpprof.models.reference.block import Context, Rows
-from mtpprof.models.reference.comm import Communicator
+from mtpprof.models.reference.collectives.comm import Communicator
 from mtpprof.models.reference.model import ReferenceModel
 from mtpprof.models.reference.switches import Switches
 from mtpprof.models.reference.weights import Weights

@@ -14,7 +14,7 @@ from mtpprof.models.optimizations.catalogue import (
     expected_collectives,
     expected_prefill_collectives,
 )
-from mtpprof.models.reference.comm import Communicator, no_annotation
+from mtpprof.models.reference.collectives.comm import Communicator, no_annotation
 from mtpprof.models.reference.speculative import DecodeSession
 from mtpprof.models.reference.switches import SWITCHES
 from mtpprof.models.spec import ModelSpec

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtpprof.models.reference.comm import Communicator
+from mtpprof.models.reference.collectives.comm import Communicator
 from mtpprof.models.reference.model import ReferenceModel
 from mtpprof.models.reference.switches import COMMUTATIVE_REDUCE
 from mtpprof.models.spec import ModelSpec

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mtpprof.errors import UsageError
 from mtpprof.models.reference.block import Rows
-from mtpprof.models.reference.comm import Communicator
+from mtpprof.models.reference.collectives.comm import Communicator
 from mtpprof.models.reference.speculative import DecodeSession, acceptance_rate, prompt_logprobs
 from tests.unit.models.reference.cases import (
     ALL,

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from mtpprof.models.reference.comm import Communicator
+from mtpprof.models.reference.collectives.comm import Communicator
 from mtpprof.models.reference.norm import rms_norm
 from mtpprof.models.traffic import Kind
 from mtpprof.ranges import CollectiveRange, parse_collective
@@ -58,9 +58,8 @@ class ThreadBackend:
 
     def all_reduce_residual_norm(
         self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        residual = residual + self.all_reduce(tensor)
-        return rms_norm(residual, weight, eps), residual
+    ) -> Tensor:
+        return rms_norm(residual + self.all_reduce(tensor), weight, eps)
 
     def close(self) -> None:
         self._exchange.barrier.abort()

@@ -93,21 +93,12 @@ def test_a_cached_library_needs_no_compiler(
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(MissingEnvironmentError):
         build.injection_library(cache=tmp_path)
-    kept = tmp_path / f"libmtpprof-nvtx-{build._key(headers)}.so"
+    kept = tmp_path / f"libmtpprof-nvtx-{build._library(headers).key(build._headers(headers))}.so"
     kept.write_text("")
     assert build.injection_library(cache=tmp_path) == kept
     (headers / build.HEADER).write_text("another version")
     with pytest.raises(MissingEnvironmentError):
         build.injection_library(cache=tmp_path)
-
-
-@pytest.mark.parametrize(("value", "expected"), [("/cache", "/cache"), ("relative", None), ("", None)])
-def test_the_cache_follows_the_xdg_rule(
-    monkeypatch: pytest.MonkeyPatch, value: str, expected: str | None
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", value)
-    root = Path(expected) if expected else Path.home() / ".cache"
-    assert build.default_cache() == root / "mtpprof" / "nvtx"
 
 
 def test_the_environment_names_library_folder_and_rank(

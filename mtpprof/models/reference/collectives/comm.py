@@ -57,8 +57,8 @@ class Backend(Protocol):
 
     def all_reduce_residual_norm(
         self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        """`r = residual + sum of tensor over the ranks`; returns `(rmsnorm(r) * weight, r)`. One kernel, one pass."""
+    ) -> Tensor:
+        """`rmsnorm(residual + sum of tensor over the ranks) * weight`. One kernel, one pass; nothing else is written."""
 
     def close(self) -> None:
         """Release what the backend holds; idempotent."""
@@ -108,10 +108,11 @@ class Communicator:
 
     def all_reduce_residual_norm(
         self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float, *, site: str
-    ) -> tuple[Tensor, Tensor] | None:
+    ) -> Tensor | None:
         """All-reduce + residual add + RMSNorm in one kernel; None where the backend has none for this tensor.
 
-        The caller falls back to the separate operations on None; the trace then shows a plain all-reduce.
+        For the last norm of a stack, after which nobody needs the residual. The caller falls back to the separate operations on None;
+        the trace then shows a plain all-reduce.
         """
         if self.size == 1:
             return None

@@ -4,7 +4,10 @@ One-shot algorithms: every rank copies its tensor into its own slot, raises its 
 slots. A rank that raises flag *s* has finished reading the slots of call *s - 1*, so two alternating sets of slots need no second
 barrier. Ranks add the slots in rank order, hence to the same bits.
 
-The flags are plain stores and loads from Python. That is sound only where stores become visible in program order (x86-64);
+All-reduces, alone or with the residual add and RMSNorm that follow, are one C kernel each (`shm_kernels`) where a compiler is there;
+else the plain one is torch's operations on the slots, and there is no fused one. The all-gather is always torch's.
+
+The flags that Python writes are plain stores and loads. That is sound only where stores become visible in program order (x86-64);
 `shm_limits.available()` says no elsewhere, and gloo is used. Waiting yields the core, since ranks can outnumber cores.
 
 The segment is unlinked as soon as every rank has mapped it: whatever kills the ranks afterwards, nothing is left behind.
@@ -21,12 +24,12 @@ import torch
 from torch import Tensor
 
 from mtpprof.errors import MissingEnvironmentError, RunError
-from mtpprof.models.reference.norm import rms_norm
-from mtpprof.models.reference.shm_limits import FLAG_BYTES, SHM_DIR, segment_bytes, slot_bytes
+from mtpprof.models.reference.collectives.shm_kernels import Call, Kernels, absent
+from mtpprof.models.reference.collectives.shm_limits import FLAG_BYTES, SHM_DIR, segment_bytes, slot_bytes
 from mtpprof.models.traffic import Kind
 
 SPINS_PER_CLOCK_READ = 256
-BLOCK_BYTES = 128 * 1024  # of partial sums handled at once by the fused form; stays in a core's L2 cache
+PLAIN, FUSED = "shm_oneshot", "shm_oneshot_fused"
 
 
 def create_segment(name: str, ranks: int, capacity_bytes: int) -> Path:
@@ -55,9 +58,28 @@ def create_segment(name: str, ranks: int, capacity_bytes: int) -> Path:
 class SharedMemoryBackend:
     """`Backend` over a segment made by `create_segment`."""
 
-    def __init__(self, path: Path, rank: int, size: int, capacity_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rank: int,
+        size: int,
+        capacity_bytes: int,
+        timeout_s: float,
+        kernels: Kernels | None = None,
+    ) -> None:
+        """Map the segment.
+
+        Args:
+            path: Of the segment.
+            rank: Of this process in the group.
+            size: Ranks of the group.
+            capacity_bytes: Size of the largest tensor, as given to `create_segment`.
+            timeout_s: How long to wait for another rank.
+            kernels: The compiled all-reduces; None: there are none. All ranks must have them or none, since they add in another order.
+        """
         self.rank = rank
         self.size = size
+        self._kernels = kernels
         self._timeout_s = timeout_s
         self._slot_bytes = slot_bytes(capacity_bytes)
         fd = os.open(path, os.O_RDWR)
@@ -67,19 +89,22 @@ class SharedMemoryBackend:
             os.close(fd)
         self._flags = memoryview(self._map)[: size * FLAG_BYTES].cast("q")
         self._slots = torch.frombuffer(self._map, dtype=torch.uint8, offset=size * FLAG_BYTES)
+        self._address = self._slots.data_ptr() - size * FLAG_BYTES
         self._views: dict[tuple[int, torch.Size, torch.dtype], Tensor] = {}
         self._sequence = 0
 
     def implementation(self, kind: Kind, tensor: Tensor) -> str:
         """See `Backend`."""
-        return "shm_oneshot"
+        return PLAIN
 
     def fused_norm_implementation(self, tensor: Tensor) -> str | None:
         """See `Backend`."""
-        return "shm_oneshot_fused"
+        return FUSED if self._kernels is not None and self._kernels.take(tensor) else None
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """See `Backend`."""
+        if self._kernels is not None and self._kernels.take(tensor):
+            return self._kernels.all_reduce(self._next_call(tensor), tensor)
         return _sum_partials(self._exchange(tensor))
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
@@ -88,17 +113,12 @@ class SharedMemoryBackend:
 
     def all_reduce_residual_norm(
         self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        """See `Backend`. Block by block: each block's sum is still in cache when the residual and the norm are applied."""
-        parts = self._exchange(tensor)
-        normed, new_residual = torch.empty_like(tensor), torch.empty_like(tensor)
-        row_bytes = tensor[0].numel() * tensor.element_size() * self.size
-        rows = max(1, BLOCK_BYTES // row_bytes)
-        for start in range(0, tensor.shape[0], rows):
-            block = slice(start, start + rows)
-            new_residual[block] = _sum_partials(parts[:, block]) + residual[block]
-            normed[block] = rms_norm(new_residual[block], weight, eps)
-        return normed, new_residual
+    ) -> Tensor:
+        """See `Backend`."""
+        assert self._kernels is not None, "fused_norm_implementation is asked first"
+        return self._kernels.all_reduce_residual_rmsnorm(
+            self._next_call(tensor), tensor, residual, weight, eps
+        )
 
     def close(self) -> None:
         """Drop the mapping (the kernel frees the memory with the last one)."""
@@ -109,6 +129,21 @@ class SharedMemoryBackend:
             self._map.close()
         except BufferError:
             return  # a tensor handed out still views it; the mapping goes with the process
+
+    def _next_call(self, tensor: Tensor) -> Call:
+        """The place of the next collective in the segment, for the kernels."""
+        self._check_size(tensor)
+        self._sequence += 1
+        slots = self.size * FLAG_BYTES + self._sequence % 2 * self.size * self._slot_bytes
+        return Call(
+            flags=self._address,
+            slots=self._address + slots,
+            slot_bytes=self._slot_bytes,
+            rank=self.rank,
+            ranks=self.size,
+            sequence=self._sequence,
+            timeout_s=self._timeout_s,
+        )
 
     def _exchange(self, tensor: Tensor) -> Tensor:
         """Publish `tensor`, wait for everybody's, return a view of all of them: `[ranks, *tensor.shape]`."""
@@ -123,16 +158,19 @@ class SharedMemoryBackend:
         key = (parity, tensor.shape, tensor.dtype)
         view = self._views.get(key)
         if view is None:
-            if tensor.nbytes > self._slot_bytes:
-                raise RunError(
-                    f"rank {self.rank}: a collective of {tensor.nbytes} bytes exceeds the shared-memory slots of "
-                    f"{self._slot_bytes} bytes; use --transport gloo."
-                )
+            self._check_size(tensor)
             span = self.size * self._slot_bytes
             slots = self._slots[parity * span : (parity + 1) * span].view(self.size, self._slot_bytes)
             view = slots[:, : tensor.nbytes].view(tensor.dtype).view(self.size, *tensor.shape)
             self._views[key] = view
         return view
+
+    def _check_size(self, tensor: Tensor) -> None:
+        if tensor.nbytes > self._slot_bytes:
+            raise RunError(
+                f"rank {self.rank}: a collective of {tensor.nbytes} bytes exceeds the shared-memory slots of "
+                f"{self._slot_bytes} bytes; use --transport gloo."
+            )
 
     def _wait(self, sequence: int) -> None:
         flags, stride = self._flags, FLAG_BYTES // 8
@@ -146,10 +184,7 @@ class SharedMemoryBackend:
                     now_s = time.monotonic()
                     deadline_s = deadline_s or now_s + self._timeout_s
                     if now_s > deadline_s:
-                        raise RunError(
-                            f"rank {peer} did not arrive at collective {sequence} within {self._timeout_s:g} s "
-                            f"(seen by rank {self.rank}); see its log, or raise --timeout."
-                        )
+                        raise absent(peer, sequence, self._timeout_s, self.rank)
 
 
 def _sum_partials(parts: Tensor) -> Tensor:

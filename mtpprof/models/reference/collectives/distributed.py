@@ -54,7 +54,7 @@ class GlooBackend(_GroupBackend):
 
     def all_reduce_residual_norm(
         self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """Never called, since `fused_norm_implementation` offers none.
 
         Raises:
@@ -85,7 +85,7 @@ class NcclBackend(_GroupBackend):
 
     def all_reduce_residual_norm(
         self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """See `Backend`."""
         assert self._fusion is not None, "fused_norm_implementation is asked first"
         return self._fusion(tensor, residual, weight, eps)
@@ -104,9 +104,7 @@ class _Fusion(Protocol):
 
     def accepts(self, tensor: Tensor) -> bool: ...
 
-    def __call__(
-        self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]: ...
+    def __call__(self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor: ...
 
     def close(self) -> None: ...
 
@@ -152,10 +150,10 @@ class _SymmetricMemoryFusion:
         rows, width = self._buffer.shape
         return tensor.dim() == 2 and tensor.shape[0] <= rows and tensor.shape[1] == width
 
-    def __call__(self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    def __call__(self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         mine = self._buffer[: tensor.shape[0]].copy_(tensor)
         new_residual = torch.ops.symm_mem.one_shot_all_reduce(mine, "sum", self._group_name) + residual
-        return torch.nn.functional.rms_norm(new_residual, weight.shape, weight, eps), new_residual
+        return torch.nn.functional.rms_norm(new_residual, weight.shape, weight, eps)
 
     def close(self) -> None:
         self._buffer = torch.empty(0)
@@ -207,7 +205,7 @@ class _FlashInferFusion:
         )
         return bool(enough)
 
-    def __call__(self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    def __call__(self, tensor: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         normed, new_residual = torch.empty_like(tensor), torch.empty_like(tensor)
         self._comm.allreduce_fusion(
             input=tensor,
@@ -220,7 +218,7 @@ class _FlashInferFusion:
             rms_eps=eps,
             fp32_acc=True,
         )
-        return normed, new_residual
+        return normed
 
     def close(self) -> None:
         self._workspace.destroy()

@@ -1,0 +1,1 @@
+"""Collectives of the reference engine: the seam that names them, and what carries them out."""
