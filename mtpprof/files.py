@@ -15,6 +15,7 @@ from __future__ import annotations
 import stat
 import zlib
 from collections.abc import Iterator
+from errno import ELOOP
 from pathlib import Path
 from typing import IO
 
@@ -30,11 +31,21 @@ def no_regular_file(path: Path) -> str:
     """What `path` is in place of a regular file; empty: it is one, a directory or nothing, which the system itself refuses to open."""
     try:
         mode = path.stat().st_mode
-    except OSError:
-        return ""
+    except OSError as error:
+        if error.errno == ELOOP:
+            return "a symbolic link that leads back to itself"
+        return "a symbolic link to a file that is not there" if path.is_symlink() else ""
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return ""
     return next((kind for test, kind in _KINDS if test(mode)), "something else")
+
+
+def identity(path: Path) -> Path:
+    """The file behind links, to tell one file under several names; the path itself where links lead in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):  # RuntimeError up to Python 3.12
+        return path.absolute()
 
 
 _CHUNK_BYTES = 1 << 20

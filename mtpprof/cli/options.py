@@ -76,7 +76,7 @@ def read_plan_file(path: Path) -> PlanFile:
     """
     if kind := no_regular_file(path):
         raise InputError(
-            f"{path}: is no regular file but {kind}; give a TOML file with options of `mtpprof run`."
+            f"{path}: is not a regular file but {kind}; give a TOML file with options of `mtpprof run`."
         )
     try:
         with path.open("rb") as stream:

@@ -76,7 +76,7 @@ def load_budget(path: Path) -> Budget:
         InputError: not readable, not TOML, of a newer format, or of another shape; names the file and the place.
     """
     if kind := no_regular_file(path):
-        raise InputError(f"{path}: is no regular file but {kind}; give a budget file.")
+        raise InputError(f"{path}: is not a regular file but {kind}; give a budget file.")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

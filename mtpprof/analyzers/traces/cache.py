@@ -21,6 +21,7 @@ from pathlib import Path
 from mtpprof import __version__
 from mtpprof.analyzers.traces.formats import READERS
 from mtpprof.analyzers.traces.table import EventTable
+from mtpprof.files import identity
 
 LAYOUT_VERSION = 1
 """Raised whenever `EventTable.save` changes."""
@@ -57,7 +58,7 @@ def key(path: Path) -> CacheKey | None:
     """Key of a file as it is now; None: it is too small to be worth an entry, or cannot be asked."""
     try:
         state = path.stat()
-        where = path.resolve()
+        where = identity(path)
     except OSError:
         return None
     if state.st_size < _MIN_FILE_BYTES:

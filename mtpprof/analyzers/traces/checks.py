@@ -73,17 +73,18 @@ def diagnose_set(traces: TraceSet) -> list[Problem]:
 def _no_events(table: EventTable) -> Finding | None:
     if table.meta.events_total:
         return None
-    return Finding(
-        sentence="it holds no event: nothing ran while the profiler was on, or nothing was recorded"
-    )
+    return Finding(sentence="it holds no event")
 
 
 def _metadata_only(table: EventTable) -> Finding | None:
+    """No event with a start and a length: what the others are is said, not why there are no more."""
     if len(table) or not table.meta.events_total:
         return None
-    return Finding(
-        sentence=f"its {table.meta.events_total:,} events are all metadata: nothing ran while the profiler was on"
-    )
+    total, phases = table.meta.events_total, table.meta.phases
+    if set(phases) == {"M"}:
+        return Finding(sentence=f"its {total:,} events are all metadata")
+    kinds = ", ".join(f"{count:,} {phase or 'without a phase'}" for phase, count in sorted(phases.items()))
+    return Finding(sentence=f"none of its {total:,} events has a start and a length (by phase: {kinds})")
 
 
 def _no_kernels(table: EventTable) -> Finding | None:
@@ -120,8 +121,7 @@ def _idle_window(table: EventTable) -> Finding | None:
     if length_ns < _IDLE_WINDOW_NS or busy_ns >= _IDLE_SHARE * length_ns:
         return None
     return Finding(
-        sentence=f"of its window of {length_ns / 1e6:,.0f} ms only {busy_ns / 1e6:,.1f} ms hold any work: "
-        f"it was taken while nothing ran"
+        sentence=f"of its window of {length_ns / 1e6:,.0f} ms only {busy_ns / 1e6:,.1f} ms hold any work that it shows"
     )
 
 
@@ -172,6 +172,20 @@ def _corrupt_durations(table: EventTable) -> Finding | None:
     return Finding(sentence=f"{count:,} events claim to last longer than an hour", count=count)
 
 
+def _unnamed_events(table: EventTable) -> Finding | None:
+    """Events without a name may be collectives: kernels, or where there is none operations and ranges."""
+    kernels = table.rows(Category.KERNEL)
+    rows = kernels if len(kernels) else table.rows(Category.CPU_OP, Category.USER_ANNOTATION, Category.NVTX)
+    empty = np.array([not name.strip() for name in table.names], np.bool_)
+    count = int(np.count_nonzero(empty[table.name[rows]])) if len(rows) else 0
+    if not count:
+        return None
+    what = "kernels" if len(kernels) else "operations and ranges"
+    return Finding(
+        sentence=f"{count:,} of its {len(rows):,} {what} have no name, and may be collectives", count=count
+    )
+
+
 def _capture_trace(table: EventTable) -> Finding | None:
     ranges = table.name[table.rows(Category.USER_ANNOTATION)]
     if not len(ranges):
@@ -192,6 +206,7 @@ CHECKS: tuple[tuple[Verdict, Check], ...] = (
     (Verdict.IDLE_WINDOW, _idle_window),
     (Verdict.DROPPED_EVENTS, _dropped_events),
     (Verdict.OVERLAPPING_LANES, _overlapping_lanes),
+    (Verdict.UNNAMED_EVENTS, _unnamed_events),
     (Verdict.CORRUPT_DURATIONS, _corrupt_durations),
     (Verdict.CAPTURE_TRACE, _capture_trace),
 )

@@ -19,11 +19,13 @@ from mtpprof.analyzers.traces.checks import diagnose, diagnose_set
 from mtpprof.analyzers.traces.formats import READERS, reader_for
 from mtpprof.analyzers.traces.load import LoadOptions, load_files
 from mtpprof.analyzers.traces.nvtx.attach import attach
+from mtpprof.analyzers.traces.readers import foreign
 from mtpprof.analyzers.traces.readers.base import Limits, Peek, TraceFormatError
+from mtpprof.analyzers.traces.readers.codecs import plain_name
 from mtpprof.analyzers.traces.table import EventTable, TraceSet
 from mtpprof.analyzers.traces.verdicts import Problem, Verdict
 from mtpprof.errors import InputError, UsageError
-from mtpprof.files import no_regular_file
+from mtpprof.files import identity, no_regular_file
 from mtpprof.nvtxformat import FILE_SUFFIX
 from mtpprof.rundir.directory import OUTPUTS_FILE, REPORT_FILE, RUN_FILE, TIMING_FILE
 
@@ -40,6 +42,7 @@ _FRONT_END = re.compile(r"async_llm|api_server|frontend")
 _RUN_FILES = frozenset({RUN_FILE, REPORT_FILE, TIMING_FILE, OUTPUTS_FILE})
 """Files of mtpprof's own run directories that are no traces."""
 _QUIET = frozenset({Verdict.NOT_A_TRACE})
+_PASSED_SHOWN = 3
 
 
 def discover(
@@ -60,9 +63,10 @@ def discover(
     """
     limits = limits or Limits()
     found = list(_candidates(paths))
-    looked = list(_looked(found, limits))
+    passed: list[TraceFormatError] = []
+    looked = list(_looked(found, limits, passed))
     captures = list(_captures_alone(paths, [path for path, _, _ in looked]))
-    looked += _looked(captures, limits)
+    looked += _looked(captures, limits, passed)
     rank_map = rank_map or {}
     _check_map(rank_map, [path for path, _ in (*found, *captures)])
     groups: dict[Path, list[TraceFile]] = defaultdict(list)
@@ -73,10 +77,7 @@ def discover(
         else:
             groups[path.parent].append(_ranked(path, told, named, rank_map))
     if not groups and not refused:
-        listed = ", ".join(str(path) for path in paths)
-        raise InputError(
-            f"{listed}: no trace found there; give torch profiler JSON, Nsight Systems SQLite or NVTX files."
-        )
+        raise _nothing_found(paths, passed)
     sets = [
         part
         for folder in sorted(groups.keys() | refused.keys())
@@ -91,16 +92,36 @@ def _place(part: FileSet, paths: Sequence[Path]) -> int:
     return next(named, len(paths))
 
 
+def _nothing_found(paths: Sequence[Path], passed: Sequence[TraceFormatError]) -> InputError:
+    """Names what was looked at, since among it may be the file that was meant."""
+    listed = ", ".join(str(path) for path in paths)
+    advice = "docs/analyze.md lists the formats that are read"
+    found = [error.finding for error in passed]
+    found += [
+        f"{file}: is {other.what}: {other.advice}"
+        for folder in paths
+        for file in sorted(folder.rglob("*"))
+        if (other := foreign.by_name(file.name)) is not None and _searched(file, folder)
+    ]
+    if not found:
+        return InputError(f"{listed}: no trace found there; {advice}.")
+    seen = "; ".join(found[:_PASSED_SHOWN])
+    more = f"; and {len(found) - _PASSED_SHOWN:,} more files" if len(found) > _PASSED_SHOWN else ""
+    return InputError(f"{listed}: no trace found there ({seen}{more}); {advice}.")
+
+
 def _looked(
-    found: Iterable[tuple[Path, bool]], limits: Limits
+    found: Iterable[tuple[Path, bool]], limits: Limits, passed: list[TraceFormatError]
 ) -> Iterator[tuple[Path, bool, Peek | Problem]]:
-    """The first look at files: what each says of itself, or why it is left out; what was never a trace is passed over."""
+    """The first look at files: what each says of itself, or why it is left out; what was never a trace goes to `passed`."""
     for path, named in found:
         try:
             peek = reader_for(path, limits).peek(path, limits)
         except TraceFormatError as error:
             if named or error.verdict not in _QUIET or "trace" in path.name or no_regular_file(path):
                 yield path, named, error.problem()
+            else:
+                passed.append(error)
         else:
             yield path, named, (None if named else _no_rank_at_all(path)) or peek
 
@@ -181,13 +202,13 @@ def _candidates(paths: Sequence[Path]) -> Iterable[tuple[Path, bool]]:
     suffixes = tuple(suffix for reader in READERS for suffix in reader.suffixes)
     seen: set[Path] = set()
     for path in paths:
-        if not path.exists():
+        if not path.exists() and not path.is_symlink():
             raise InputError(f"{path}: no such file or directory; check the path.")
         below = sorted(path.rglob("*")) if path.is_dir() else [path]
         for file in below:
-            if path.is_dir() and not (file.name.endswith(suffixes) and _searched(file, path)):
+            if path.is_dir() and not (plain_name(file.name).endswith(suffixes) and _searched(file, path)):
                 continue
-            where = file.resolve()
+            where = identity(file)
             if where not in seen:
                 seen.add(where)
                 yield file, not path.is_dir()
@@ -198,17 +219,17 @@ def _captures_alone(paths: Sequence[Path], traces: Sequence[Path]) -> Iterator[t
 
     Those of a run belong to traces that it has yet to write.
     """
-    known = [trace.resolve() for trace in traces]
+    known = [identity(trace) for trace in traces]
     seen: set[Path] = set()
     for folder in paths:
-        where = folder.resolve()
+        where = identity(folder)
         if any(trace.is_relative_to(where) for trace in known):
             continue
         for file in sorted(folder.rglob(f"*{FILE_SUFFIX}")):
             if not _searched(file, folder) or _of_a_run(file, folder):
                 continue
-            if file.resolve() not in seen:
-                seen.add(file.resolve())
+            if identity(file) not in seen:
+                seen.add(identity(file))
                 yield file, False
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from mtpprof.analyzers.traces import cache
 from mtpprof.analyzers.traces.formats import read_file
 from mtpprof.analyzers.traces.readers.base import Limits, TraceFormatError
-from mtpprof.analyzers.traces.readers.bytestream import GZIP_MAGIC
+from mtpprof.analyzers.traces.readers.codecs import GZIP_MAGIC
 from mtpprof.analyzers.traces.table import EventTable
 from mtpprof.analyzers.traces.verdicts import Verdict
 

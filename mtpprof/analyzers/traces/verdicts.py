@@ -48,11 +48,14 @@ class Verdict(StrEnum):
     METADATA_ONLY = "metadata_only"
     NO_KERNELS = "no_kernels"
     NOT_A_TRACE = "not_a_trace"
+    OTHER_FORMAT = "other_format"
+    """A format that is known by name and not read."""
     UNREADABLE = "unreadable"
     TOO_LARGE = "too_large"
     INTERLEAVED = "interleaved"
     DAMAGED_TEXT = "damaged_text"
     DAMAGED_EVENTS = "damaged_events"
+    UNNAMED_EVENTS = "unnamed_events"
     CORRUPT_DURATIONS = "corrupt_durations"
     OUT_OF_RANGE = "out_of_range"
     IDLE_WINDOW = "idle_window"
@@ -95,6 +98,10 @@ def _info(severity: Severity, forbids: frozenset[Answer], remedy: str = "") -> V
     return VerdictInfo(severity=severity, forbids=forbids, remedy=remedy)
 
 
+_CHECK_CAPTURE = (
+    "check what wrote the file, and that its profiler was on while requests ran; then capture again"
+)
+
 VERDICTS: dict[Verdict, VerdictInfo] = {
     Verdict.FINE: _info(Severity.OK, _NONE),
     Verdict.TRUNCATED: _info(
@@ -105,26 +112,34 @@ VERDICTS: dict[Verdict, VerdictInfo] = {
     Verdict.EMPTY: _info(
         Severity.ERROR, _ALL, "capture again; check that the profiler was stopped and the disk not full"
     ),
-    Verdict.NO_EVENTS: _info(Severity.ERROR, _ALL, "capture again while requests are running"),
-    Verdict.METADATA_ONLY: _info(Severity.ERROR, _ALL, "capture again while requests are running"),
+    Verdict.NO_EVENTS: _info(Severity.ERROR, _ALL, _CHECK_CAPTURE),
+    Verdict.METADATA_ONLY: _info(Severity.ERROR, _ALL, _CHECK_CAPTURE),
     Verdict.NO_KERNELS: _info(
         Severity.NOTE,
         _NONE,
         "if this ran on a GPU, capture again with the profiler's CUDA activity switched on",
     ),
     Verdict.NOT_A_TRACE: _info(
-        Severity.ERROR, _ALL, "give a torch profiler JSON or an exported Nsight Systems SQLite file"
+        Severity.ERROR, _ALL, "give a trace; docs/analyze.md lists the formats that are read"
     ),
-    Verdict.UNREADABLE: _info(Severity.ERROR, _ALL, "see the reason"),
+    Verdict.OTHER_FORMAT: _info(
+        Severity.ERROR,
+        _ALL,
+        "docs/analyze.md lists the formats that are read, and what to do about the others",
+    ),
+    Verdict.UNREADABLE: _info(Severity.ERROR, _ALL, "check the file, and copy or capture it again"),
     Verdict.TOO_LARGE: _info(
         Severity.ERROR,
         _ALL,
-        "profile a shorter window; if the file is to be trusted, analyze and doctor read more of it with --max-gb",
+        "give a smaller file, or a part of it; a file that you trust is read whole by analyze and doctor with --max-gb",
     ),
     Verdict.INTERLEAVED: _info(Severity.ERROR, _ALL, "capture again with a path of its own for every rank"),
     Verdict.DAMAGED_TEXT: _info(Severity.NOTE, _NONE),
     Verdict.DAMAGED_EVENTS: _info(
         Severity.WARNING, frozenset({Answer.COUNTS}), "capture again if exact counts matter"
+    ),
+    Verdict.UNNAMED_EVENTS: _info(
+        Severity.WARNING, frozenset({Answer.COUNTS}), "export the trace again, with its names"
     ),
     Verdict.CORRUPT_DURATIONS: _info(Severity.WARNING, _NONE, "the events concerned count with zero length"),
     Verdict.OUT_OF_RANGE: _info(
@@ -183,6 +198,8 @@ class Problem:
     """The file gave no table: answers about the others stand, those across ranks do not."""
     apart: bool = False
     """The file is of another run than the one that it is named with: all answers about that one stand."""
+    advice: str = ""
+    """What to do, where the verdict's own remedy does not say it."""
 
     @property
     def severity(self) -> Severity:
@@ -200,7 +217,7 @@ class Problem:
     @property
     def remedy(self) -> str:
         """What the user can do."""
-        return VERDICTS[self.verdict].remedy
+        return self.advice or VERDICTS[self.verdict].remedy
 
 
 def worst(problems: Iterable[Problem]) -> Severity:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from mtpprof.cli.render.escapes import cell_in_markdown, in_spreadsheet, printable, sentence_in_markdown
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -122,7 +124,7 @@ def _unicode(value: Any) -> Any:
 def write_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows of plain values as CSV, below a header even where there are none; None is empty.
 
-    Control characters are escaped, as everywhere.
+    No text is a formula, and control characters are escaped, as everywhere.
 
     Raises:
         ValueError: a row holds what is no column.
@@ -136,7 +138,7 @@ def write_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Non
 
 def _csv_value(value: Any) -> Any:
     if isinstance(value, str):
-        return printable(value)
+        return in_spreadsheet(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -210,33 +212,19 @@ def spelling(encoding: str) -> Callable[[str], str]:
 
 def markdown(table: Table) -> str:
     """A GitHub table."""
-    lines = [f"**{_md_cell(table.title)}**", ""] if table.title else []
-    lines.append("| " + " | ".join(_md_cell(column) for column in table.columns) + " |")
+    lines = [f"**{cell_in_markdown(table.title)}**", ""] if table.title else []
+    lines.append("| " + " | ".join(cell_in_markdown(column) for column in table.columns) + " |")
     lines.append("|" + "|".join("---:" if column in table.right else "---" for column in table.columns) + "|")
-    lines += ["| " + " | ".join(_md_cell(cell) for cell in row) + " |" for row in table.rows]
+    lines += ["| " + " | ".join(cell_in_markdown(cell) for cell in row) + " |" for row in table.rows]
     if table.note:
-        lines += ["", harmless(table.note)]
+        lines += ["", sentence_in_markdown(table.note)]
     return "\n".join(lines)
 
 
-def harmless(sentence: str) -> str:
-    """A sentence for Markdown whose names cannot become emphasis or HTML; backticks around names stay."""
-    return printable(sentence).replace("*", "\\*").replace("<", "&lt;")
-
-
-def _md_cell(text: str) -> str:
-    return printable(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
-
 def comma_separated(table: Table) -> str:
-    """Rows as comma-separated values with a header; control characters are escaped, as everywhere."""
+    """Rows as comma-separated values with a header; no cell is a formula, and control characters are escaped, as everywhere."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows([printable(cell) for cell in row] for row in table.rows)
+    writer.writerow(map(in_spreadsheet, table.columns))
+    writer.writerows([in_spreadsheet(cell) for cell in row] for row in table.rows)
     return buffer.getvalue()
-
-
-def printable(text: str) -> str:
-    """`text` without control characters: names come from files that anybody may have written."""
-    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)

@@ -13,7 +13,8 @@ from importlib import resources
 
 from mtpprof.analyzers.compare.waterfall import REST, Waterfall, drawn
 from mtpprof.analyzers.measures.step_parts import MEANING, PARTS
-from mtpprof.cli.render.output import Table, printable
+from mtpprof.cli.render.escapes import printable
+from mtpprof.cli.render.output import Table
 from mtpprof.cli.render.units import signed, time_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"

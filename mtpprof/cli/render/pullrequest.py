@@ -9,7 +9,8 @@ from mtpprof.analyzers.answers.run_report import ArmReport, CaseReport, Report
 from mtpprof.analyzers.compare.difference import Difference
 from mtpprof.analyzers.compare.effects import Effect
 from mtpprof.analyzers.numeric.stats import Claim
-from mtpprof.cli.render.output import Table, harmless, markdown
+from mtpprof.cli.render.escapes import sentence_in_markdown
+from mtpprof.cli.render.output import Table, markdown
 from mtpprof.cli.render.report import DEVIATIONS, heading, least, redundant_notes, suspect_notes
 from mtpprof.cli.render.savings import (
     change_row,
@@ -171,7 +172,7 @@ def _held(effect: Effect) -> str:
 
 
 def _line(text: str) -> str:
-    return harmless(text).replace("\n", " ")
+    return sentence_in_markdown(text).replace("\n", " ")
 
 
 def _change(cells: tuple[str, ...]) -> str:

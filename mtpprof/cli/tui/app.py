@@ -19,8 +19,8 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.screen import Screen
 
+from mtpprof.cli.render.escapes import printable
 from mtpprof.cli.render.format_names import ReportFormat
-from mtpprof.cli.render.output import printable
 from mtpprof.cli.tui import exports
 from mtpprof.cli.tui.background import Background, Finished
 from mtpprof.cli.tui.collector import Collector

@@ -28,7 +28,7 @@ from mtpprof.analyzers.compare.side import (
     workload_of,
 )
 from mtpprof.analyzers.live.quick_counts import PerStep, expected_per_step, windows_seen
-from mtpprof.cli.render.output import printable
+from mtpprof.cli.render.escapes import printable
 from mtpprof.errors import ExitCode, InputError, MtpprofError, RunError
 from mtpprof.rundir.directory import REPORT_FILE, RUN_FILE, RunDirectory
 from mtpprof.rundir.records import ArmRecord, CaseRecord, RunRecord

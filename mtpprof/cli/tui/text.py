@@ -18,7 +18,7 @@ from rich.text import Text
 from textual.color import Color
 from textual.filter import LineFilter
 
-from mtpprof.cli.render.output import printable
+from mtpprof.cli.render.escapes import printable
 
 SPARKS = "▁▂▃▄▅▆▇█"
 _SUBSTITUTES = {

@@ -134,7 +134,7 @@ def load_capture(path: Path) -> NvtxCapture:
     """
     if kind := no_regular_file(path):
         raise InputError(
-            f"{path} is no regular file but {kind}; give a {FILE_SUFFIX} file that mtpprof wrote."
+            f"{path} is not a regular file but {kind}; give a {FILE_SUFFIX} file that mtpprof wrote."
         )
     try:
         with path.open("rb") as file:

@@ -34,7 +34,7 @@ class NvtxReader:
     version = 2
     suffixes: tuple[str, ...] = ()
 
-    def recognises(self, head: bytes) -> bool:
+    def recognises(self, head: bytes, path: Path) -> bool:
         """The magic of our own format."""
         return head.startswith(MAGIC)
 

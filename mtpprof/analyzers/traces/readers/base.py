@@ -21,7 +21,9 @@ SNIFF_BYTES = 4096
 class TraceFormatError(InputError):
     """A file that gives no table: says which, where and why."""
 
-    def __init__(self, path: str, reason: str, *, verdict: Verdict, offset: int | None = None) -> None:
+    def __init__(
+        self, path: str, reason: str, *, verdict: Verdict, offset: int | None = None, advice: str = ""
+    ) -> None:
         self.path = path
         self.reason = reason
         self.verdict = verdict
@@ -30,19 +32,29 @@ class TraceFormatError(InputError):
         where = "" if offset is None else f" (at byte {offset:,})"
         self.finding = f"{path}: {reason}{where}"
         """What is so, without what to do about it."""
-        remedy = VERDICTS[verdict].remedy
+        self.advice = advice
+        """What to do, where the verdict's own remedy does not say it."""
+        remedy = advice or VERDICTS[verdict].remedy
         super().__init__(f"{self.finding}; {remedy}." if remedy else f"{self.finding}.")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_error, (self.path, self.reason, self.verdict, self.offset)
+        return _rebuild_error, (self.path, self.reason, self.verdict, self.offset, self.advice)
 
     def problem(self) -> Problem:
         """The same as an entry of a list of problems."""
-        return Problem(verdict=self.verdict, sentence=f"{self.finding}.", path=self.path, left_out=True)
+        return Problem(
+            verdict=self.verdict,
+            sentence=f"{self.finding}.",
+            path=self.path,
+            left_out=True,
+            advice=self.advice,
+        )
 
 
-def _rebuild_error(path: str, reason: str, verdict: Verdict, offset: int | None) -> TraceFormatError:
-    return TraceFormatError(path, reason, verdict=verdict, offset=offset)
+def _rebuild_error(
+    path: str, reason: str, verdict: Verdict, offset: int | None, advice: str
+) -> TraceFormatError:
+    return TraceFormatError(path, reason, verdict=verdict, offset=offset, advice=advice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +105,10 @@ class Reader(Protocol):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """File name endings by which a directory is searched."""
+        """File name endings by which a directory is searched, without those of compressed files, which are searched too."""
 
-    def recognises(self, head: bytes) -> bool:
-        """Whether a file with these first bytes (decompressed, up to `SNIFF_BYTES`) is of this format."""
+    def recognises(self, head: bytes, path: Path) -> bool:
+        """Whether a file with these first bytes (decompressed, up to `SNIFF_BYTES`) is of this format; `path` to look further."""
 
     def peek(self, path: Path, limits: Limits) -> Peek:
         """Look at the beginning (and, where it costs little, the end) of a file.

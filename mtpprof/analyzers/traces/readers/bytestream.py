@@ -2,7 +2,7 @@
 
 A gzip file is taken member by member, because launchers append; what was whole before a damage is delivered, and the
 damage is remembered instead of raised, so that the reader above can salvage. isal decompresses at about 1 GB/s, three
-times zlib; where it is not installed zlib does the same work.
+times zlib; where it is not installed zlib does the same work. Other compressed files are read through `codecs`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from mtpprof.analyzers.traces.readers.base import Limits, TraceFormatError
+from mtpprof.analyzers.traces.readers.codecs import GZIP_MAGIC, MAGIC_BYTES, Codec, codec_of
 from mtpprof.analyzers.traces.verdicts import Verdict
 
 _inflate: ModuleType = zlib
@@ -23,7 +24,6 @@ with suppress(ImportError):
 
     _inflate = isal_zlib
 
-GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31
 _READ_BYTES = 256 << 10
 _BLOCK_BYTES = 1 << 20
@@ -53,10 +53,7 @@ class TextSource:
         """
         try:
             with self.path.open("rb") as file:
-                start = file.read(len(GZIP_MAGIC))
-                file.seek(0)
-                source = self._inflated(file) if start == GZIP_MAGIC else self._plain(file)
-                for block in source:
+                for block in self._text(file):
                     self.text_bytes += len(block)
                     self._check_size()
                     yield block
@@ -64,6 +61,36 @@ class TextSource:
             raise TraceFormatError(
                 str(self.path), f"cannot be read ({error.strerror or error})", verdict=Verdict.UNREADABLE
             ) from error
+
+    def _text(self, file: IO[bytes]) -> Iterator[bytes]:
+        start = file.read(MAGIC_BYTES)
+        file.seek(0)
+        if start.startswith(GZIP_MAGIC):
+            return self._inflated(file)
+        codec = codec_of(start)
+        return self._plain(file) if codec is None else self._unpacked(file, codec)
+
+    def _unpacked(self, file: IO[bytes], codec: Codec) -> Iterator[bytes]:
+        try:
+            stream, errors = codec.opened(file), codec.errors()
+        except ImportError as error:
+            reason = f"is compressed with {codec.name}, and the package that unpacks it is not installed"
+            raise TraceFormatError(
+                str(self.path), reason, verdict=Verdict.OTHER_FORMAT, advice=codec.advice
+            ) from error
+        while True:
+            try:
+                block = stream.read(_BLOCK_BYTES)
+            except EOFError:
+                self.damage, self.cut = "its compressed data ends in the middle", True
+                return
+            except errors as error:
+                self.damage, self.corrupt = f"its compressed data is damaged ({error})", True
+                return
+            self._taken_bytes = file.tell()
+            if not block:
+                return
+            yield block
 
     def _plain(self, file: IO[bytes]) -> Iterator[bytes]:
         while block := file.read(_BLOCK_BYTES):

@@ -70,6 +70,8 @@ _COLLECTIVE = _having(Category.KERNEL, *_ON_CPU)
 _MAX_US = 4e15
 """Beyond this (127 years) a time is no time, and sums of two would leave int64 nanoseconds."""
 _MAX_NS = int(_MAX_US) * 1000
+_MAX_DUR_NS = 10**18
+"""Beyond this (31 years) a length is none: start, length and the file's base still add up within int64."""
 FLOAT64_EXACT_BELOW_US = 1 << 43
 """Microseconds up to which a float64 tells nanoseconds apart."""
 
@@ -208,6 +210,7 @@ class Columns:
 
     def _durations(self, events: Sequence[AnyEvent]) -> I64:
         dur_ns, usable, _ = self._times([event.dur for event in events])
+        usable &= dur_ns <= _MAX_DUR_NS
         negative = usable & (dur_ns < 0)
         self.oddities.without_duration += len(events) - int(np.count_nonzero(usable))
         self.oddities.negative_durations += int(np.count_nonzero(negative))
@@ -227,7 +230,7 @@ class Columns:
         return ns, usable, float(np.max(np.abs(ns), initial=0)) / 1000
 
     def _float_times(self, us: NDArray[np.float64]) -> tuple[I64, Bools, float]:
-        usable = np.isfinite(us) & (np.abs(us) < _MAX_US)
+        usable = np.abs(us) < _MAX_US  # not so for NaN
         us = np.where(usable, us, 0.0)
         whole = np.floor(us)
         fraction = us - whole
@@ -321,7 +324,9 @@ def exact_ns(value: object) -> int | None:
         if not number.is_finite() or number.adjusted() > 18:
             return None
         return _bounded(int((number * 1000).to_integral_value()))
-    if isinstance(value, int | float) and math.isfinite(value):
+    if (
+        isinstance(value, int | float) and abs(value) < _MAX_US
+    ):  # not so for NaN; a larger one may overflow below
         return _bounded(round(value * 1000))
     return None
 

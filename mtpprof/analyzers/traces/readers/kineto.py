@@ -99,9 +99,9 @@ class KinetoReader:
 
     name = "kineto"
     version = 6
-    suffixes = (".json", ".json.gz")
+    suffixes = (".json",)
 
-    def recognises(self, head: bytes) -> bool:
+    def recognises(self, head: bytes, path: Path) -> bool:
         """Text that starts like a JSON object or array."""
         return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
 

@@ -29,6 +29,8 @@ _PRODUCER_KEYS = (
     "hip_runtime_version",
 )
 _MAX_RANKS = 1 << 24
+_MAX_BASE_NS = 1 << 61
+"""The year 2043: later bases are damage, and would leave int64 with the times that are added to them."""
 
 
 def trace_meta(path: Path, reader: str, values: Mapping[str, Any]) -> TraceMeta:
@@ -49,7 +51,7 @@ def trace_meta(path: Path, reader: str, values: Mapping[str, Any]) -> TraceMeta:
         world_size=world_size,
         host=_text(values.get("host_name")),
         trace_id=_text(values.get("trace_id")),
-        base_time_ns=_number(values.get("baseTimeNanoseconds"), 0, 1 << 62),
+        base_time_ns=_number(values.get("baseTimeNanoseconds"), 0, _MAX_BASE_NS),
         backend=_text(distributed.get("backend")),
         process_groups=_groups(distributed.get("pg_config")),
         devices=tuple(

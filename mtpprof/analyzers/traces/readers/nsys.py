@@ -3,23 +3,24 @@
 One file holds every process that was profiled. The decision: one table per process and device, because that is what a rank
 is; the CPU's calls and NVTX ranges of a process that drives several devices stay with its first. The file does not say
 ranks, so where it holds several tables they are numbered in order of device, and said to be.
+
+Versions of Nsight Systems differ in columns and in numbers behind the names of tables: whatever a version lacks is passed over, of
+several columns for a name the first that tells it is taken, and a name that none tells stays empty, which the checks then say.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mtpprof.analyzers.traces.readers import database, foreign
 from mtpprof.analyzers.traces.readers.base import Limits, Peek, TraceFormatError
-from mtpprof.analyzers.traces.readers.bytestream import GZIP_MAGIC
 from mtpprof.analyzers.traces.readers.columns import Interner
 from mtpprof.analyzers.traces.table import (
     EVENT_COLUMNS,
@@ -32,12 +33,11 @@ from mtpprof.analyzers.traces.table import (
 )
 from mtpprof.analyzers.traces.verdicts import Problem, Verdict
 
-MAGIC = b"SQLite format 3\0"
-
 _BATCH_ROWS = 50_000
 _NVTX_RANGES = (59, 60)
 """Event types of push/pop and start/end ranges; the others are marks and definitions."""
-_MAX_NS = 1 << 61
+_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+_LARGEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,48 +48,55 @@ class _Source:
     category: Category
     owner: str
     """Column of the global process or thread id."""
-    name: str
-    """SQL of the event's name: an id into `StringIds`, or a text."""
+    names: tuple[str, ...] = ()
+    """Columns of the event's name, an id into `StringIds` or a text: of those that there are, the first that tells it."""
+    title: str = "null"
+    """SQL of the name where no column tells it."""
     on_device: bool = True
     where: str = "1"
 
 
 _SOURCES = (
     _Source(
-        table="CUPTI_ACTIVITY_KIND_KERNEL", category=Category.KERNEL, owner="globalPid", name="demangledName"
+        table=_KERNELS,
+        category=Category.KERNEL,
+        owner="globalPid",
+        names=("demangledName", "shortName", "mangledName", "name", "nameId"),
     ),
     _Source(
         table="CUPTI_ACTIVITY_KIND_MEMCPY",
         category=Category.MEMCPY,
         owner="globalPid",
-        name="'Memcpy kind ' || copyKind",
+        title="'Memcpy kind ' || copyKind",
     ),
-    _Source(table="CUPTI_ACTIVITY_KIND_MEMSET", category=Category.MEMSET, owner="globalPid", name="'Memset'"),
+    _Source(
+        table="CUPTI_ACTIVITY_KIND_MEMSET", category=Category.MEMSET, owner="globalPid", title="'Memset'"
+    ),
     _Source(
         table="CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
         category=Category.SYNC,
         owner="globalPid",
-        name="'Sync type ' || syncType",
+        title="'Sync type ' || syncType",
     ),
     _Source(
         table="CUPTI_ACTIVITY_KIND_RUNTIME",
         category=Category.RUNTIME,
         owner="globalTid",
-        name="nameId",
+        names=("nameId",),
         on_device=False,
     ),
     _Source(
         table="PROFILER_OVERHEAD",
         category=Category.OVERHEAD,
         owner="globalTid",
-        name="nameId",
+        names=("nameId",),
         on_device=False,
     ),
     _Source(
         table="NVTX_EVENTS",
         category=Category.NVTX,
         owner="globalTid",
-        name="coalesce(text, textId)",
+        names=("text", "textId"),
         on_device=False,
         where=f"eventType in {_NVTX_RANGES} and end is not null",
     ),
@@ -104,18 +111,19 @@ class NsysReader:
     """Nsight Systems SQLite exports."""
 
     name = "nsys"
-    version = 1
+    version = 2
     suffixes = (".sqlite", ".sqlite3", ".db")
 
-    def recognises(self, head: bytes) -> bool:
-        """The magic of an SQLite database."""
-        return head.startswith(MAGIC)
+    def recognises(self, head: bytes, path: Path) -> bool:
+        """The magic of an SQLite database; what else it may be is said when it is opened."""
+        return head.startswith(database.SQLITE_MAGIC)
 
     def peek(self, path: Path, limits: Limits) -> Peek:
         """Host and start of the capture; ranks are numbered when the file is read."""
-        with _opened(path) as database:
-            meta = database.meta()
-            several = database.processes() > 1
+        with database.opened(path) as connection:
+            export = _Export(path, connection)
+            meta = export.meta()
+            several = export.processes() > 1
         return Peek(
             path=path,
             reader=self.name,
@@ -127,31 +135,28 @@ class NsysReader:
 
     def read(self, path: Path, limits: Limits) -> tuple[EventTable, ...]:
         """One table per process and device; processes without a device only where no process has one."""
-        with _opened(path) as database:
-            records = database.records()
-            meta = database.meta()
-            problems = database.problems()
+        with database.opened(path) as connection:
+            export = _Export(path, connection)
+            records = export.records()
+            meta = export.meta()
+            problems = export.problems()
             shares = list(_shares(records))
-            tables = [database.table(records, keep, meta, problems) for keep in shares]
+            tables = [export.table(records, keep, meta, problems) for keep in shares]
         if len(tables) < 2:
             return tuple(tables) or (_empty(meta, problems),)
         return tuple(_numbered(table, rank, len(tables)) for rank, table in enumerate(tables))
 
 
-class _Database:
+class _Export:
     """An open export."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = str(path)
         self._connection = connection
-        listing = connection.execute("select name from sqlite_master where type = 'table'")
-        self._tables = {str(name) for (name,) in listing}
-        if not self._tables & {source.table for source in _SOURCES}:
-            raise TraceFormatError(
-                self._path,
-                "is an SQLite database without the tables of an Nsight Systems export",
-                verdict=Verdict.NOT_A_TRACE,
-            )
+        self._tables = database.tables(connection)
+        if not any(database.variants(source.table, list(self._tables)) for source in _SOURCES):
+            raise _other_database(self._path, self._tables)
+        self._unread: list[Problem] = []
         self._names: Interner[Any] = Interner()
         self._strings = dict(self._rows("StringIds", "id, value"))
         self._thread_names = {
@@ -177,16 +182,15 @@ class _Database:
 
     def processes(self) -> int:
         """Number of processes that ran kernels, or used NVTX where none did."""
-        for table, column in (
-            ("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"),
-            ("NVTX_EVENTS", "globalTid >> 24"),
-        ):
-            if table in self._tables:
-                (count,) = self._connection.execute(
-                    f'select count(distinct {column}) from "{table}"'
-                ).fetchone()
-                if count:
-                    return int(count)
+        for base, column, shift in ((_KERNELS, "globalPid", 0), ("NVTX_EVENTS", "globalTid", 24)):
+            owners: set[int] = set()
+            for table in database.variants(base, list(self._tables)):
+                wanted = f"select distinct {database.number(column, self._tables[table])} >> {shift}"
+                owners |= {
+                    owner for (owner,) in self._connection.execute(f"{wanted} from {database.quoted(table)}")
+                }
+            if owners:
+                return len(owners)
         return 0
 
     def records(self) -> dict[str, NDArray[Any]]:
@@ -197,8 +201,8 @@ class _Database:
         return {name: columns[index][order] for index, name in enumerate(_COLUMNS)}
 
     def problems(self) -> tuple[Problem, ...]:
-        """What Nsight Systems itself says went wrong, and graphs that were not looked into."""
-        found = []
+        """What Nsight Systems itself says went wrong, graphs that were not looked into, and records that could not be read."""
+        found = [*self._unread]
         for (text,) in self._rows("DIAGNOSTIC_EVENT", "text"):
             if any(word in str(text).lower() for word in ("not all", "dropped", "lost", "missing")):
                 found.append(self._problem(Verdict.DROPPED_EVENTS, f'Nsight Systems says "{text}"'))
@@ -239,7 +243,7 @@ class _Database:
             "category": part["category"],
             "track": tracks.reshape(-1),
             "device": part["device"],
-            "stream": np.where(part["stream"] < 1 << 31, part["stream"], MISSING),
+            "stream": np.where((part["stream"] >= 0) & (part["stream"] < 1 << 31), part["stream"], MISSING),
             "correlation": part["correlation"],
         }
         absent = np.full(len(keep), MISSING)
@@ -269,69 +273,99 @@ class _Database:
         )
 
     def _source(self, source: _Source) -> Iterator[NDArray[Any]]:
-        """The records of one table, in batches of shape (columns, rows)."""
-        if source.table not in self._tables:
-            return
-        present = {str(row[1]) for row in self._connection.execute(f'pragma table_info("{source.table}")')}
-        device = [
-            _integer(name, present) if source.on_device else str(MISSING) for name in ("deviceId", "streamId")
-        ]
-        wanted = (
-            _integer("start", present, "0"),
-            _integer("end", present, "0"),
-            *device,
-            _integer("correlationId", present),
-            _integer(source.owner, present, "0"),
-            source.name,
-        )
-        where = " and ".join(f"{time} between {-_MAX_NS} and {_MAX_NS}" for time in wanted[:2])
-        query = f'select {", ".join(wanted)} from "{source.table}" where {source.where} and {where}'
-        cursor = self._connection.execute(query)
-        while rows := cursor.fetchmany(_BATCH_ROWS):
-            *numbers, names = zip(*rows, strict=True)
-            batch = np.empty((len(_COLUMNS), len(rows)), np.int64)
-            batch[:5] = np.array(numbers[:5], np.int64)
-            owners = np.array(numbers[5], np.int64)
-            batch[5] = owners & ~0xFFFFFF
-            batch[6] = owners
-            batch[7] = [self._names[self._strings.get(name, name)] for name in names]
-            batch[8] = source.category
-            yield batch
+        """The records of one kind, in batches of shape (columns, rows)."""
+        for table in database.variants(source.table, list(self._tables)):
+            present = self._tables[table]
+            usable = _usable(source, present)
+            asked = source.where if present >= _mentioned(source) else "1"
+            unread = database.count(self._connection, table, f"({asked}) and not ({usable})")
+            if unread:
+                sentence = f"{unread:,} records of {table} hold text or nothing where a number belongs, and are missing"
+                self._unread.append(self._problem(Verdict.DAMAGED_EVENTS, sentence, unread))
+            device = [
+                database.number(name, present) if source.on_device else str(MISSING)
+                for name in ("deviceId", "streamId")
+            ]
+            names = [database.quoted(name) for name in source.names if name in present] or [source.title]
+            wanted = (
+                database.number("start", present),
+                database.number("end", present),
+                *device,
+                database.number("correlationId", present),
+                database.number(source.owner, present, "0"),
+                *names,
+            )
+            query = f"select {', '.join(wanted)} from {database.quoted(table)} where ({asked}) and ({usable})"
+            cursor = self._connection.execute(query)
+            while rows := cursor.fetchmany(_BATCH_ROWS):
+                yield self._batch(rows, source.category)
+
+    def _batch(self, rows: list[tuple[Any, ...]], category: Category) -> NDArray[Any]:
+        columns = list(zip(*rows, strict=True))
+        batch = np.empty((len(_COLUMNS), len(rows)), np.int64)
+        batch[:5] = np.array(columns[:5], np.int64)
+        owners = np.array(columns[5], np.int64)
+        batch[5] = owners & ~0xFFFFFF
+        batch[6] = owners
+        batch[7] = [self._names[self._told(options)] for options in zip(*columns[6:], strict=True)]
+        batch[8] = category
+        return batch
+
+    def _told(self, options: tuple[Any, ...]) -> str:
+        """The first name that one of the options is or refers to; empty: its text is not in the file."""
+        for option in options:
+            text = self._strings.get(option) if isinstance(option, int) else option
+            if text and isinstance(text, str):
+                return text
+        return ""
 
     def _rows(self, table: str, columns: str) -> list[tuple[Any, ...]]:
         """Some columns of a small table; nothing where this export lacks the table or a column."""
         if table not in self._tables:
             return []
-        present = {str(row[1]) for row in self._connection.execute(f'pragma table_info("{table}")')}
-        if not set(columns.split(", ")) <= present:
+        wanted = columns.split(", ")
+        if not self._tables[table] >= set(wanted):
             return []
-        return self._connection.execute(f'select {columns} from "{table}"').fetchall()
+        return database.rows(self._connection, table, wanted)
 
     def _problem(self, verdict: Verdict, sentence: str, count: int | None = None) -> Problem:
         return Problem(verdict=verdict, sentence=f"{self._path}: {sentence}.", path=self._path, count=count)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[_Database]:
-    try:
-        with path.open("rb") as file:
-            if file.read(len(GZIP_MAGIC)) == GZIP_MAGIC:
-                raise TraceFormatError(
-                    str(path), "is a compressed database; decompress it first", verdict=Verdict.UNREADABLE
-                )
-        uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
-        with closing(sqlite3.connect(uri, uri=True)) as connection:
-            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            yield _Database(path, connection)
-    except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:
-        raise TraceFormatError(
-            str(path), f"cannot be read as a database ({error})", verdict=Verdict.UNREADABLE
-        ) from error
+def _usable(source: _Source, present: frozenset[str]) -> str:
+    """SQL of the condition that a record can be read."""
+    times = [
+        database.is_number(name, present, low=-database.MAX_NS, high=database.MAX_NS)
+        for name in ("start", "end")
+    ]
+    device = [
+        database.is_number("deviceId", present, low=0, high=np.iinfo(np.int16).max, optional=True),
+        database.is_number("streamId", present, low=-_LARGEST, high=_LARGEST, optional=True),
+    ]
+    others = [
+        database.is_number(name, present, low=-_LARGEST, high=_LARGEST, optional=True)
+        for name in ("correlationId", source.owner)
+    ]
+    return " and ".join([*times, *(device if source.on_device else ()), *others])
 
 
-def _integer(column: str, present: set[str], absent: str = str(MISSING)) -> str:
-    """SQL of a column that is an integer whatever the file holds."""
-    return f'coalesce(cast("{column}" as integer), {absent})' if column in present else absent
+def _mentioned(source: _Source) -> frozenset[str]:
+    """Columns that a source's condition asks of."""
+    return frozenset({"eventType", "end"}) if source.where != "1" else frozenset()
+
+
+def _other_database(path: str, tables: dict[str, frozenset[str]]) -> TraceFormatError:
+    """What a database is that is no export of Nsight Systems."""
+    found = foreign.by_tables(tables)
+    if found is not None:
+        return TraceFormatError(path, f"is {found.what}", verdict=Verdict.OTHER_FORMAT, advice=found.advice)
+    shown = ", ".join(sorted(tables)[:5])
+    reason = (
+        f"is an SQLite database of another program (tables: {shown})"
+        if shown
+        else "is an SQLite database without tables"
+    )
+    return TraceFormatError(path, reason, verdict=Verdict.NOT_A_TRACE)
 
 
 def _shares(records: dict[str, NDArray[Any]]) -> Iterator[NDArray[Any]]:

@@ -46,6 +46,7 @@ _SEARCH_BACK_BYTES = 2 << 20
 _KEY_BYTES = 64
 
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
+_FIRST_KEY = re.compile(rb'[\xef\xbb\xbf\s]*\{\s*"([^"\\\x00-\x1f]{1,80})"')
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(\S)')
 _FRACTIONAL_TIME = re.compile(rb'"ts"\s*:\s*"?(\d{1,18})\.\d')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
@@ -176,6 +177,22 @@ class TraceText:
                 self._path, f"{what} {limit:,} bytes of text", verdict=Verdict.TOO_LARGE, offset=self._offset
             )
 
+    def _check_head(self) -> None:
+        limit = self._source.limits.max_gap_bytes
+        if len(self._buffer) > limit:
+            raise TraceFormatError(
+                self._path,
+                f"has no traceEvents list in its first {limit:,} bytes{self._first_key()}",
+                verdict=Verdict.NOT_A_TRACE,
+                advice="give a trace (docs/analyze.md lists the formats that are read); "
+                "where the list does follow, analyze and doctor find it with --max-gb",
+            )
+
+    def _first_key(self) -> str:
+        """Of an object: what its first key says of the tool that wrote it."""
+        match = _FIRST_KEY.match(self._buffer)
+        return f'; its first key is "{match[1].decode("utf-8", "replace")}"' if match else ""
+
     def _read_head(self) -> None:
         """Up to the first event: sets the metadata and leaves the buffer at the list's first byte."""
         searched = 0
@@ -199,7 +216,7 @@ class TraceText:
                 return
             if not more:
                 self._refuse_head()
-            self._check_gap("has no traceEvents in its first")
+            self._check_head()
             searched = max(0, len(self._buffer) - _KEY_BYTES)
             more = self._fill(len(self._buffer) + _STRETCH_BYTES)
 
@@ -207,7 +224,7 @@ class TraceText:
         if re.search(rb'"(?:schemaVersion|deviceProperties)"', self._buffer):
             reason, verdict = "is cut off before its first event", Verdict.TRUNCATED
         else:
-            reason, verdict = "is JSON without a traceEvents list", Verdict.NOT_A_TRACE
+            reason, verdict = f"is JSON without a traceEvents list{self._first_key()}", Verdict.NOT_A_TRACE
         raise TraceFormatError(self._path, reason, verdict=verdict)
 
     def _learn(self) -> None:

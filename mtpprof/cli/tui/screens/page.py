@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer, Static
 
-from mtpprof.cli.render.output import printable
+from mtpprof.cli.render.escapes import printable
 from mtpprof.cli.tui.text import fitted
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 from textual.widgets import RichLog
 
-from mtpprof.cli.render.output import printable
+from mtpprof.cli.render.escapes import printable
 
 MAX_LINES = 2_000
 

@@ -38,7 +38,7 @@ def test_damaged_budgets_are_named(tmp_path: Path, content: str, reason: str) ->
 
 
 def test_a_budget_that_never_ends_is_refused_unopened() -> None:
-    with pytest.raises(InputError, match="/dev/zero: is no regular file but a character device"):
+    with pytest.raises(InputError, match="/dev/zero: is not a regular file but a character device"):
         load_budget(Path("/dev/zero"))
 
 

@@ -16,7 +16,7 @@ from mtpprof.analyzers.traces.nvtx.capture import load_capture
 from mtpprof.analyzers.traces.verdicts import Answer, Verdict, withheld
 from mtpprof.errors import InputError, UsageError
 from tests.traces import FOLDER, needs_traces
-from tests.unit.analyzers.chrome import some_events, text, write
+from tests.unit.analyzers.chrome import kernel, some_events, text, write
 
 SERIAL = LoadOptions(use_cache=False, workers=1)
 BASE_NS = 10**18
@@ -262,9 +262,9 @@ class TestOtherFiles:
             os.mkfifo(path)
         if name == "socket":
             socket.socket(socket.AF_UNIX).bind(str(path))
-        with pytest.raises(InputError, match="is no regular file but a"):
+        with pytest.raises(InputError, match="is not a regular file but a"):
             open_traces([path])
-        with pytest.raises(InputError, match="is no regular file but a"):
+        with pytest.raises(InputError, match="is not a regular file but a"):
             load_capture(path)
 
     def test_in_a_folder_it_is_named_and_the_others_are_read(self, tmp_path: Path) -> None:
@@ -276,9 +276,9 @@ class TestOtherFiles:
         (traces,) = open_traces([tmp_path])
         assert traces.ranks == (0,)
         said = [problem.sentence for problem in traces.problems if problem.left_out]
-        assert ["no regular file but a pipe" in text for text in said] == [True, False, False]
-        assert ["no regular file but a character device" in text for text in said] == [False, True, False]
-        assert "cannot be read" in said[2]
+        assert ["not a regular file but a pipe" in text for text in said] == [True, False, False]
+        assert ["not a regular file but a character device" in text for text in said] == [False, True, False]
+        assert said[2].endswith("is not a regular file but a symbolic link to a file that is not there.")
 
     def test_front_ends_and_captures_are_no_ranks(self, tmp_path: Path) -> None:
         trace(tmp_path / "rank0.json", 0)
@@ -382,3 +382,33 @@ class TestRealFolders:
     def test_nsight_systems_files_are_runs_of_their_own(self) -> None:
         after, before = open_traces([FOLDER / "nsys"], options=SERIAL)
         assert after.ranks == before.ranks == (0, 1)
+
+
+class TestLinksThatLeadNowhere:
+    def test_one_to_itself_is_named_and_costs_the_good_file_nothing(self, tmp_path: Path) -> None:
+        trace(tmp_path / "good.json", 0)
+        (tmp_path / "self.json").symlink_to("self.json")
+        (tmp_path / "a.json").symlink_to("b.json")
+        (tmp_path / "b.json").symlink_to("a.json")
+        (tmp_path / "folder.json").symlink_to(".")
+        (traces,) = open_traces([tmp_path])
+        assert traces.ranks == (0,)
+        named = {Path(problem.path).name: problem.sentence for problem in traces.problems if problem.left_out}
+        assert set(named) == {"self.json", "a.json", "b.json"}
+        assert all(text.endswith("but a symbolic link that leads back to itself.") for text in named.values())
+
+    @pytest.mark.parametrize("target", ["self.json", "gone.json"])
+    def test_one_that_was_asked_for_says_what_it_is(self, tmp_path: Path, target: str) -> None:
+        (tmp_path / "self.json").symlink_to(target)
+        with pytest.raises(InputError, match="not a regular file but a symbolic link"):
+            open_traces([tmp_path / "self.json"])
+
+
+def test_a_time_beyond_all_bounds_is_named_and_the_rest_is_answered(tmp_path: Path) -> None:
+    events = [kernel("ncclKernel_AllReduce_RING_LL_Sum_float(x)", ts) for ts in (1.0, 1e308, 9.0)]
+    write(tmp_path / "rank0.json", text(events, {"distributedInfo": {"rank": 0, "world_size": 1}}))
+    (traces,) = open_traces([tmp_path])
+    assert len(traces.tables[0]) == 2
+    damaged = [item for item in traces.all_problems() if item.verdict is Verdict.DAMAGED_EVENTS]
+    assert [item.count for item in damaged] == [1]
+    assert "1 events have no usable start time" in damaged[0].sentence

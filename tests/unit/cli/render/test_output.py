@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mtpprof.cli.render.escapes import in_spreadsheet, printable
 from mtpprof.cli.render.output import (
     Format,
     Table,
     comma_separated,
     markdown,
-    printable,
     spelling,
     stdout_console,
     write,
@@ -39,7 +39,7 @@ def test_markdown_is_a_github_table() -> None:
 def test_csv_comes_back_as_printed(name: str, number: str) -> None:
     rows = list(csv.reader(io.StringIO(comma_separated(table((name, number))), newline="")))
     assert rows[0] == ["name", "n"]
-    assert rows[1:] == [[printable(name), printable(number)]]
+    assert rows[1:] == [[in_spreadsheet(name), in_spreadsheet(number)]]
 
 
 @given(CELLS)

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from textual.color import Color
 
-from mtpprof.cli.render.output import printable
+from mtpprof.cli.render.escapes import printable
 from mtpprof.cli.tui.text import (
     SPARKS,
     AsciiFilter,

@@ -167,6 +167,20 @@ def test_a_cut_file_gives_what_is_whole() -> None:
     assert kept[:100] == [f"name {i}" for i in range(100)]
 
 
+def test_what_is_cut_off_damaged_or_dropped_was_emitted_all_the_same() -> None:
+    """Names come first in the file, so that half of one with 50 ranges may hold none of them."""
+    names = [definition(DefinitionKind.STRING, 0, i, text_field(f"name {i}" * 20)) for i in range(200)]
+    written = Written(
+        events=[event for i in range(50) for event in (push(10 * i), pop(10 * i + 5))], definitions=names
+    )
+    data = written.data()
+    cut = parse(data[: len(data) // 2])
+    assert len(cut) == 0
+    assert cut.problems[0].verdict is Verdict.TRUNCATED
+    assert Verdict.NO_EVENTS not in {problem.verdict for problem in cut.problems}
+    assert verdicts(Written(dropped=7)) == [Verdict.DROPPED_EVENTS]
+
+
 def test_a_process_without_events_has_no_rows() -> None:
     written = Written()
     assert len(written.capture()) == 0

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from mtpprof.analyzers.calls.attribution import Attribution, analyze
+from mtpprof.analyzers.traces.discover import open_traces
 from mtpprof.analyzers.traces.formats import read_file
 from mtpprof.analyzers.traces.readers.base import TraceFormatError
-from mtpprof.analyzers.traces.table import Category
+from mtpprof.analyzers.traces.table import Category, EventTable
 from mtpprof.analyzers.traces.verdicts import Verdict
 from tests.unit.analyzers.chrome import read_one
 
@@ -120,13 +122,112 @@ def test_one_process_with_two_devices_gives_two_tables(tmp_path: Path) -> None:
 def test_negative_and_odd_values(tmp_path: Path) -> None:
     rows = [
         (10, 5, 0, 7, None, process(1), 1),
-        ("20", "30.5", "0", "x", "y", process(1), 99),
+        ("20", "30.5", "0", "7", None, process(1), 99),
         (2**62, 5, 0, 7, 1, process(1), 1),
     ]
     table = read_one(database(tmp_path / "x.sqlite", **{KERNELS: kernels(*rows)}))
     assert table.ts_ns.tolist() == [10, 20]
     assert table.dur_ns.tolist() == [0, 10]
-    assert Verdict.CORRUPT_DURATIONS in {problem.verdict for problem in table.problems}
+    assert verdicts_of(table) == {Verdict.CORRUPT_DURATIONS: 1, Verdict.DAMAGED_EVENTS: 1}
+
+
+def verdicts_of(table: EventTable) -> dict[Verdict, int | None]:
+    return {problem.verdict: problem.count for problem in table.problems}
+
+
+@pytest.mark.parametrize("column", range(6))
+@pytest.mark.parametrize("value", ["a word", b"bytes", "", "1e400", 2**63 - 1])
+def test_a_record_without_a_number_where_one_belongs_is_named_and_left_out(
+    tmp_path: Path, column: int, value: object
+) -> None:
+    """Never read as 0: start, end, device, stream, correlation and process."""
+    rows = [(10 + index, 20 + index, 0, 7, index, process(1), 1) for index in range(3)]
+    rows[1] = (*rows[1][:column], value, *rows[1][column + 1 :])  # type: ignore[assignment]
+    tables = read_file(database(tmp_path / "x.sqlite", **{KERNELS: kernels(*rows)}))
+    if value == 2**63 - 1 and column in (3, 4, 5):
+        assert sum(len(table) for table in tables) == 3  # a number, if a large one
+        return
+    (table,) = tables
+    assert table.ts_ns.tolist() == [10, 12]
+    (problem,) = table.problems
+    assert (problem.verdict, problem.count) == (Verdict.DAMAGED_EVENTS, 1)
+    assert f"1 records of {KERNELS} hold text" in problem.sentence
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_times_that_are_not_there_are_no_zeros(tmp_path: Path, missing: int) -> None:
+    rows = [(10, 20, 0, 7, 1, process(1), 1), (30, 40, 0, 7, 2, process(1), 1)]
+    rows[1] = tuple(None if index == missing else value for index, value in enumerate(rows[1]))  # type: ignore[assignment]
+    table = read_one(database(tmp_path / "x.sqlite", **{KERNELS: kernels(*rows)}))
+    assert verdicts_of(table) == {Verdict.DAMAGED_EVENTS: 1}
+    assert table.ts_ns.tolist() == [10]
+
+
+class TestLostNames:
+    ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+    def export(self, tmp_path: Path, kept: int | None) -> Attribution:
+        """30 all-reduces, each with a name of its own, of which `kept` have a text in the file. None: no table of texts."""
+        rows = [(100 * i, 100 * i + 50, 0, 7, i, process(1), 100 + i) for i in range(30)]
+        content: dict[str, tuple[str, Rows]] = {
+            KERNELS: kernels(*rows),
+            "StringIds": ("id, value", [(100 + i, self.ALL_REDUCE) for i in range(kept or 0)]),
+        }
+        path = database(tmp_path / "x.sqlite", **content)
+        if kept is None:
+            with closing(sqlite3.connect(path)) as connection:
+                connection.execute("drop table StringIds")
+                connection.commit()
+        (traces,) = open_traces([path])
+        return analyze(traces)
+
+    def test_all_names_there(self, tmp_path: Path) -> None:
+        found = self.export(tmp_path, 30)
+        assert (len(found.calls), found.counts_are_exact) == (30, True)
+
+    def test_a_third_lost_makes_counts_lower_bounds(self, tmp_path: Path) -> None:
+        found = self.export(tmp_path, 20)
+        assert (len(found.calls), found.counts_are_exact) == (20, False)
+        assert any("10 of its 30 kernels have no name" in problem.sentence for problem in found.problems)
+
+    def test_all_lost_is_no_answer_and_no_zero(self, tmp_path: Path) -> None:
+        found = self.export(tmp_path, None)
+        assert "30 of its 30 kernels have no name" in found.no_answer
+        assert not found.counts_are_exact
+
+    def test_another_column_tells_the_name(self, tmp_path: Path) -> None:
+        path = database(
+            tmp_path / "x.sqlite",
+            StringIds=("id, value", [(5, self.ALL_REDUCE)]),
+            **{KERNELS: (KERNEL_COLUMNS + ", shortName", [(1, 2, 0, 7, 1, process(1), 4, 5)])},
+        )
+        assert read_one(path).names == (self.ALL_REDUCE,)
+
+
+@pytest.mark.parametrize("name", [KERNELS + "_1", KERNELS + "_V2", KERNELS.lower() + "2"])
+def test_numbers_behind_the_names_of_tables_change_nothing(tmp_path: Path, name: str) -> None:
+    content = {
+        KERNELS: kernels((1, 2, 0, 7, 5, process(1), 1)),
+        name: kernels((3, 4, 0, 7, 6, process(1), 1)),
+    }
+    assert read_one(database(tmp_path / "x.sqlite", **content)).ts_ns.tolist() == [1, 3]
+    assert read_one(database(tmp_path / "y.sqlite", **{name: content[name]})).ts_ns.tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("table", "said", "advice"),
+    [
+        ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", "a database of nvprof", "nsys profile"),
+        ("COMMUNICATION_OP", "the Ascend profiler", "trace_view.json"),
+    ],
+)
+def test_databases_of_other_profilers_are_named(tmp_path: Path, table: str, said: str, advice: str) -> None:
+    path = database(tmp_path / "x.sqlite", **{table: ("start, end", [(1, 2)])})
+    with pytest.raises(TraceFormatError, match=said) as caught:
+        read_file(path)
+    assert caught.value.verdict is Verdict.OTHER_FORMAT
+    assert advice in str(caught.value)
+    assert caught.value.problem().remedy == caught.value.advice
 
 
 def test_graphs_traced_as_a_whole_forbid_answers(tmp_path: Path) -> None:
@@ -172,7 +273,7 @@ def test_a_schema_with_damaged_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_databases_and_compressed_ones_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceFormatError, match="without the tables"):
+    with pytest.raises(TraceFormatError, match="of another program"):
         read_file(database(tmp_path / "other.sqlite"))
     path = database(tmp_path / "x.sqlite", **{KERNELS: kernels((1, 2, 0, 7, 5, process(1), 1))})
     packed = tmp_path / "x.sqlite.gz"
@@ -186,7 +287,7 @@ def test_views_do_not_pass_for_tables(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         endless = "with recursive n(x) as (select 1 union all select x + 1 from n) select x as start, x as end from n"
         connection.execute(f"create view {KERNELS} as {endless}")
-    with pytest.raises(TraceFormatError, match="without the tables"):
+    with pytest.raises(TraceFormatError, match="of another program"):
         read_file(path)
 
 
